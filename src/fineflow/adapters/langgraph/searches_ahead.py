@@ -114,7 +114,7 @@ def start(here: Claiming, tool: StructuredTool, given: Any, number: str) -> tupl
     calls: SearchesAhead = context.run(_made, here, func, given)
     calls.awaited_on(None if sync else here.call.loop)
     drop = _held(here, calls, number, func)
-    context.run(calls.look)
+    context.run(calls.begin)
     return calls.only_reads, drop
 
 

@@ -1,0 +1,264 @@
+"""Searches inside tools that nobody has declared start while the model writes; what can be seen is what stock shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from agent_cases import VALUE, Agent, ran
+from benchmarks.peers.plain import plain
+from langchain_core.documents import Document
+from langchain_core.language_models import BaseChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.tools import BaseTool, create_retriever_tool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+
+import fineflow
+from fineflow.testing import virtual_threads
+from fineflow.testing.langchain import FakeChat, FakeRetriever
+from fineflow.testing.leaks import settled
+from fineflow.testing.recording import run_tree
+
+pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+ENTRIES = ("invoke", "ainvoke", "stream", "astream")
+MODES: list[Any] = ["values", "messages", "debug", "checkpoints", ["updates", "messages", "custom", "tasks"]]
+Tools = Callable[..., Sequence[BaseTool]]
+
+
+class Noted(list[str]):
+    """Tells an agent of the searches of a retriever, by their labels."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        self._agent = agent
+
+    def append(self, label: str) -> None:
+        self._agent.note(label)
+        super().append(label)
+
+
+def retriever(agent: Agent, name: str, seconds: float, fails: bool = False) -> FakeRetriever:
+    failing: dict[str, Exception] = {"written": ValueError(f"no {name}")} if fails else {}
+    made = FakeRetriever(documents=[Document(f"a page of the {name}")], latency=seconds, failing=failing)
+    made.meter.labels = Noted(agent)
+    return made
+
+
+def retriever_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    web, docs = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+    return [create_retriever_tool(web, "web", "Searches the web."), create_retriever_tool(docs, "docs", "Searches.")]
+
+
+def functions(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    """Tools as the tutorials of LangChain have them, one with an artifact."""
+    found, read = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+
+    @tool(response_format="content_and_artifact")
+    def web(query: str) -> Any:
+        """Searches the web."""
+        retrieved = found.invoke(query)
+        return "\n\n".join(f"Source: {each.metadata}\nContent: {each.page_content}" for each in retrieved), retrieved
+
+    @tool
+    def docs(query: str) -> str:
+        """Searches the documents."""
+        return "\n".join([each.page_content for each in read.invoke(query)])
+
+    return [web, docs]
+
+
+def coroutines(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    found, read = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+
+    @tool
+    async def web(query: str) -> str:
+        """Searches the web."""
+        return str(await found.ainvoke(query))
+
+    @tool
+    async def docs(query: str) -> str:
+        """Searches the documents."""
+        return str(await read.ainvoke(query))
+
+    return [web, docs]
+
+
+def asked(*names: str) -> list[Any]:
+    """Returns calls of tools whose queries are long enough to take the model some time."""
+    text = "what is written about the bridges and the rivers of the town and of its neighbours"
+    return [(name, {"query": f"{text} {number}"}) for number, name in enumerate(names)]
+
+
+def both(entry: str, calls: Any, tools: Tools, more: Any = None, *, trees: bool = True, saves: bool = False) -> Any:
+    """Runs an agent as it is and optimized: both agents and their seconds. Checks that they show the same.
+
+    more: arguments of the run. trees: compares the run trees. saves: with a checkpointer.
+    """
+    stock, mine = (Agent(*calls, tools=tools, checkpointer=InMemorySaver() if saves else None) for _ in range(2))
+    expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
+    assert seen(found[0]) == seen(expected[0])
+    assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))
+    assert not stock.early
+    return stock, mine, expected[1], found[1]
+
+
+def seen(events: Any) -> Any:
+    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
+    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)
+
+
+@pytest.mark.parametrize("tools", [retriever_tools, functions, coroutines])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_slow_search_before_a_quick_one_gains(entry: str, tools: Tools, left_before: Any) -> None:
+    """The model writes the second call while the first one searches; the second one's search begins early, too."""
+    if tools is coroutines and entry in ("invoke", "stream"):
+        pytest.skip("stock calls async tools in async runs alone")
+    stock, mine, before, after = both(entry, [asked("web", "docs")], tools)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert len(mine.early) == 2
+    assert before / after >= 1.3
+    assert not settled(before=left_before)
+
+
+@pytest.mark.parametrize("names", [["docs"], ["docs", "docs", "docs"], ["docs", "web"]], ids=len)
+def test_no_turn_takes_longer(names: list[str]) -> None:
+    """Tools run side by side in stock: what begins early gains nothing if the last call is the slowest."""
+    stock, mine, before, after = both("invoke", [asked(*names)], retriever_tools)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert after <= 1.002 * before
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+@pytest.mark.parametrize("entry", ["stream", "astream"])
+def test_streams_are_those_of_stock(entry: str, mode: Any, left_before: Any) -> None:
+    more = {"stream_mode": mode, "subgraphs": True, "config": {"configurable": {"thread_id": "1"}}}
+    stock, mine, _, _ = both(entry, [asked("web", "docs")], retriever_tools, more, saves=True)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert mine.early
+    assert not settled(before=left_before)
+
+
+def test_astream_events_are_those_of_stock() -> None:
+    found = []
+    for optimized in (False, True):
+        agent = Agent(asked("web", "docs"), tools=functions)
+        events = ran(agent, "astream_events", optimized=optimized)[0]
+        found.append([{k: v for k, v in each.items() if k not in ("run_id", "parent_ids")} for each in events])
+        assert bool(agent.early) is optimized
+    assert seen(found[1]) == seen(found[0])
+
+
+@pytest.mark.parametrize("tools", [retriever_tools, functions])
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_error_surfaces_where_stock_searches(entry: str, tools: Tools, left_before: Any) -> None:
+    """In async runs, what becomes of the search beside it is a matter of time."""
+    calls, sync = asked("web", "docs"), entry in ("invoke", "stream")
+    stock, mine, _, _ = both(entry, [calls], lambda agent: tools(agent, True), trees=sync)
+    assert not sync or sorted(mine.called) == sorted(stock.called)
+    assert calls[0][1]["query"] in mine.early
+    assert not settled(before=left_before)
+
+
+def test_equal_searches_of_two_turns_are_made_twice() -> None:
+    stock, mine, before, after = both("invoke", [asked("web", "docs")] * 2, retriever_tools)
+    assert sorted(mine.called) == sorted(stock.called) and len(mine.called) == 4 == len(mine.early)
+    assert before / after >= 1.3
+
+
+@pytest.mark.parametrize("stops", [{"interrupt_before": ["tools"]}, {"interrupt_after": ["model"]}])
+def test_breakpoints_leave_searches_to_stock(stops: Any) -> None:
+    """A run that stops before its tools, and goes on."""
+    seen_by_each = []
+    for optimized in (False, True):
+        agent = Agent(asked("web", "docs"), tools=retriever_tools, checkpointer=InMemorySaver(), **stops)
+        graph: Any = fineflow.optimize(agent.graph, strict=True) if optimized else agent.graph
+        config = {"configurable": {"thread_id": "1"}}
+
+        def run(graph: Any = graph, config: Any = config, agent: Agent = agent) -> Any:
+            first = graph.invoke(VALUE, config)
+            assert not agent.called
+            return plain([first, graph.get_state(config).next, graph.invoke(None, config)])
+
+        seen_by_each.append((virtual_threads.run(run).value, sorted(agent.called)))
+        assert not agent.early
+    assert seen_by_each[0] == seen_by_each[1]
+
+
+def test_a_run_that_ends_before_its_tools_leaves_no_search(left_before: Any) -> None:
+    more = {"config": {"recursion_limit": 1}}
+    stock, mine, _, _ = both("ainvoke", [asked("web", "docs")], retriever_tools, more)
+    assert not stock.called and mine.early
+    assert not settled(before=left_before)
+
+
+def test_a_cancelled_run_and_a_closed_stream_leave_no_search(left_before: Any) -> None:
+    mine = Agent(asked("web", "docs", "docs"), tools=coroutines)
+    graph: Any = fineflow.optimize(mine.graph, strict=True)
+
+    async def closed() -> None:
+        async for _ in graph.astream(VALUE, stream_mode="messages"):
+            if mine.early:
+                break
+
+    async def cancelled() -> None:
+        with pytest.raises(TimeoutError):
+            await fineflow.optimize(mine.graph, strict=True, timeout=1.2).ainvoke(VALUE)
+
+    virtual_threads.run(lambda: asyncio.run(closed()))
+    assert mine.early
+    virtual_threads.run(lambda: asyncio.run(cancelled()))
+    assert not settled(before=left_before)
+
+
+def saves(agent: Agent) -> BaseTool:
+    @tool
+    def save(query: str) -> str:
+        """Saves a text in the archive."""
+        agent.note("saved")
+        return "saved"
+
+    return save
+
+
+def test_nothing_is_searched_before_an_earlier_call_may_have_written() -> None:
+    both_tools: Tools = lambda agent: [*retriever_tools(agent), saves(agent)]  # noqa: E731
+    _, mine, _, _ = both("invoke", [asked("web", "save", "docs")], both_tools)
+    assert len(mine.early) == 1
+
+
+def with_a_model(agent: Agent) -> list[BaseTool]:
+    """A tool that searches and asks a model, and one that changes something before it searches."""
+    found, read = retriever(agent, "web", 0.9), retriever(agent, "docs", 0.2)
+    model: BaseChatModel = FakeChat(prefill=0.1)
+    summary = ChatPromptTemplate.from_template("Sum up {text}.") | model | StrOutputParser()
+    agent.summed = model.meter.spans  # type: ignore[attr-defined]
+
+    @tool
+    def web(query: str) -> str:
+        """Searches the web."""
+        return str(found.invoke(query)) + summary.invoke({"text": query})
+
+    @tool
+    def docs(query: str) -> str:
+        """Searches the documents."""
+        agent.note("before the search")
+        return str(read.invoke(query))
+
+    return [web, docs]
+
+
+def test_models_are_asked_by_stock_and_what_comes_before_a_search_comes_first() -> None:
+    stock, mine, _, _ = both("invoke", [asked("web", "docs")], with_a_model)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert [each for each in mine.called if each in mine.early] == [asked("web")[0][1]["query"]]
+    assert len(mine.summed) == len(stock.summed) == 1
+
+
+def test_explain_says_which_searches_start_early() -> None:
+    agent = Agent(asked("web"), tools=lambda agent: [*retriever_tools(agent), saves(agent)])
+    said = " ".join(str(fineflow.explain(agent.graph)).split())
+    assert "searches in calls of web, docs start when the model has written them, while it writes the next" in said
+    assert "calls of save start when stock makes them: its effects are not declared" in said
