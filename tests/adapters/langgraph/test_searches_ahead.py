@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from agent_cases import VALUE, Agent, ran
 from benchmarks.peers.plain import plain
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
@@ -255,6 +256,41 @@ def test_models_are_asked_by_stock_and_what_comes_before_a_search_comes_first() 
     assert sorted(mine.called) == sorted(stock.called)
     assert [each for each in mine.called if each in mine.early] == [asked("web")[0][1]["query"]]
     assert len(mine.summed) == len(stock.summed) == 1
+
+
+class Changes(BaseCallbackHandler):
+    """Changes what a tool is going to ask for, when the model has written its calls."""
+
+    def __init__(self, suffix: list[str]) -> None:
+        self._suffix = suffix
+
+    def on_llm_end(self, *args: Any, **more: Any) -> None:
+        self._suffix[0] = " now"
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_a_search_that_stock_does_not_ask_for_is_dropped(entry: str, left_before: Any) -> None:
+    found = []
+    for optimized in (False, True):
+        suffix = [""]
+
+        def tools(agent: Agent, suffix: Any = suffix) -> list[BaseTool]:
+            archive = retriever(agent, "web", 0.1)
+
+            @tool
+            def web(query: str) -> str:
+                """Searches the web."""
+                return str(archive.invoke(query + suffix[0]))
+
+            return [web, *retriever_tools(agent)[1:]]
+
+        agent = Agent(asked("web", "docs"), tools=tools)
+        value = ran(agent, entry, optimized=optimized, config={"callbacks": [Changes(suffix)]})[0]
+        found.append((plain(value), sorted(agent.called)))
+    query = asked("web")[0][1]["query"]
+    assert found[1][0] == found[0][0]
+    assert found[1][1] == sorted([query, *found[0][1]]) and f"{query} now" in found[0][1]
+    assert not settled(before=left_before)
 
 
 def test_explain_says_which_searches_start_early() -> None:
