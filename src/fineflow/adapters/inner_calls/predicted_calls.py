@@ -68,10 +68,10 @@ class PredictedCalls(InnerCalls):
         """Gives the calls that have begun to the one who claims them. Returns the seconds that these have run."""
         with self._lock:
             self._over, self._heir = True, heir
-            begun = [call for call in self._finder.calls if call.ahead is not None]
+            begun = [call for call in self._finder.calls if call.begun]
             self._finder.calls = []
         heir.adopt(begun)
-        return sum((call.ended or now()) - call.since for call in begun)
+        return sum((call.ended or now()) - call.since for call in begun if call.ahead is not None)
 
     def _several(self) -> bool:
         return True  # what runs now is beside it
