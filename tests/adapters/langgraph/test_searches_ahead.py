@@ -3,112 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from agent_cases import VALUE, Agent, ran
 from benchmarks.peers.plain import plain
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.tools import BaseTool, create_retriever_tool, tool
+from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
+from search_cases import (
+    Tools,
+    asked,
+    both,
+    calls_a_tool_itself,
+    coroutines,
+    functions,
+    graph_of,
+    offers_a_list,
+    offers_each,
+    retriever,
+    retriever_tools,
+    saves,
+    seen,
+)
 
 import fineflow
 from fineflow.testing import virtual_threads
-from fineflow.testing.langchain import FakeChat, FakeRetriever
+from fineflow.testing.langchain import FakeChat
 from fineflow.testing.leaks import settled
-from fineflow.testing.recording import run_tree
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 ENTRIES = ("invoke", "ainvoke", "stream", "astream")
 MODES: list[Any] = ["values", "messages", "debug", "checkpoints", ["updates", "messages", "custom", "tasks"]]
-Tools = Callable[..., Sequence[BaseTool]]
-
-
-class Noted(list[str]):
-    """Tells an agent of the searches of a retriever, by their labels."""
-
-    def __init__(self, agent: Agent) -> None:
-        super().__init__()
-        self._agent = agent
-
-    def append(self, label: str) -> None:
-        self._agent.note(label)
-        super().append(label)
-
-
-def retriever(agent: Agent, name: str, seconds: float, fails: bool = False) -> FakeRetriever:
-    failing: dict[str, Exception] = {"written": ValueError(f"no {name}")} if fails else {}
-    made = FakeRetriever(documents=[Document(f"a page of the {name}")], latency=seconds, failing=failing)
-    made.meter.labels = Noted(agent)
-    return made
-
-
-def retriever_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:
-    web, docs = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
-    return [create_retriever_tool(web, "web", "Searches the web."), create_retriever_tool(docs, "docs", "Searches.")]
-
-
-def functions(agent: Agent, fails: bool = False) -> list[BaseTool]:
-    """Tools as the tutorials of LangChain have them, one with an artifact."""
-    found, read = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
-
-    @tool(response_format="content_and_artifact")
-    def web(query: str) -> Any:
-        """Searches the web."""
-        retrieved = found.invoke(query)
-        return "\n\n".join(f"Source: {each.metadata}\nContent: {each.page_content}" for each in retrieved), retrieved
-
-    @tool
-    def docs(query: str) -> str:
-        """Searches the documents."""
-        return "\n".join([each.page_content for each in read.invoke(query)])
-
-    return [web, docs]
-
-
-def coroutines(agent: Agent, fails: bool = False) -> list[BaseTool]:
-    found, read = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
-
-    @tool
-    async def web(query: str) -> str:
-        """Searches the web."""
-        return str(await found.ainvoke(query))
-
-    @tool
-    async def docs(query: str) -> str:
-        """Searches the documents."""
-        return str(await read.ainvoke(query))
-
-    return [web, docs]
-
-
-def asked(*names: str) -> list[Any]:
-    """Returns calls of tools whose queries are long enough to take the model some time."""
-    text = "what is written about the bridges and the rivers of the town and of its neighbours"
-    return [(name, {"query": f"{text} {number}"}) for number, name in enumerate(names)]
-
-
-def both(entry: str, calls: Any, tools: Tools, more: Any = None, *, trees: bool = True, saves: bool = False) -> Any:
-    """Runs an agent as it is and optimized: both agents and their seconds. Checks that they show the same.
-
-    more: arguments of the run. trees: compares the run trees. saves: with a checkpointer.
-    """
-    stock, mine = (Agent(*calls, tools=tools, checkpointer=InMemorySaver() if saves else None) for _ in range(2))
-    expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
-    assert seen(found[0]) == seen(expected[0])
-    assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))
-    assert not stock.early
-    return stock, mine, expected[1], found[1]
-
-
-def seen(events: Any) -> Any:
-    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
-    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)
 
 
 @pytest.mark.parametrize("tools", [retriever_tools, functions, coroutines])
@@ -214,16 +143,6 @@ def test_a_cancelled_run_and_a_closed_stream_leave_no_search(left_before: Any) -
     assert not settled(before=left_before)
 
 
-def saves(agent: Agent) -> BaseTool:
-    @tool
-    def save(query: str) -> str:
-        """Saves a text in the archive."""
-        agent.note("saved")
-        return "saved"
-
-    return save
-
-
 def test_nothing_is_searched_before_an_earlier_call_may_have_written() -> None:
     both_tools: Tools = lambda agent: [*retriever_tools(agent), saves(agent)]  # noqa: E731
     _, mine, _, _ = both("invoke", [asked("web", "save", "docs")], both_tools)
@@ -256,6 +175,15 @@ def test_models_are_asked_by_stock_and_what_comes_before_a_search_comes_first() 
     assert sorted(mine.called) == sorted(stock.called)
     assert [each for each in mine.called if each in mine.early] == [asked("web")[0][1]["query"]]
     assert len(mine.summed) == len(stock.summed) == 1
+
+
+@pytest.mark.parametrize("node", [offers_a_list, offers_each, calls_a_tool_itself])
+def test_searches_start_early_behind_a_node_that_only_asks(node: Any) -> None:
+    stock, mine, before, after = both("invoke", [asked("web", "docs")], retriever_tools, make=graph_of(node))
+    assert sorted(mine.called) == sorted(stock.called)
+    trusted = node is not calls_a_tool_itself
+    assert len(mine.early) == 2 * trusted
+    assert before / after >= (1.3 if trusted else 0.998)
 
 
 class Changes(BaseCallbackHandler):
