@@ -31,6 +31,7 @@ from search_cases import (
 )
 
 import fineflow
+from fineflow.adapters.inner_calls import inner_calls
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.leaks import settled
@@ -219,6 +220,12 @@ def test_a_search_that_stock_does_not_ask_for_is_dropped(entry: str, left_before
     assert found[1][0] == found[0][0]
     assert found[1][1] == sorted([query, *found[0][1]]) and f"{query} now" in found[0][1]
     assert not settled(before=left_before)
+
+
+def test_functions_whose_walks_do_not_pay_are_left_to_stock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inner_calls, "skips", lambda func: True)
+    stock, mine, _, _ = both("invoke", [asked("web", "docs")], retriever_tools)
+    assert sorted(mine.called) == sorted(stock.called) and not mine.early
 
 
 def test_explain_says_which_searches_start_early() -> None:

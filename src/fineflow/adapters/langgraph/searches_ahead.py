@@ -51,9 +51,9 @@ class SearchesAhead(PredictedCalls):
 
     @property
     def only_reads(self) -> bool:
-        """True if the function is known to do no more than to call components that read."""
+        """True if the function is known to do no more than to call components that read. False if no walk was made."""
         with self._lock:  # a result may be there already, and another walk under way
-            return self._finder.through or self._renders_what_it_reads()
+            return self.claims and (self._finder.through or self._renders_what_it_reads())
 
     def _renders_what_it_reads(self) -> bool:
         """Returns True for the function of ``create_retriever_tool`` with a retriever that only reads.
