@@ -51,9 +51,10 @@ class SearchesAhead(PredictedCalls):
 
     @property
     def only_reads(self) -> bool:
-        """True if the function is known to do no more than to call components that read. False if no walk was made."""
+        """True if the function is known to do no more than to call components that read."""
         with self._lock:  # a result may be there already, and another walk under way
-            return self.claims and (self._finder.through or self._renders_what_it_reads())
+            walked = bool(self._finder.calls)  # if walks do not pay, there was none
+            return walked and (self._finder.through or self._renders_what_it_reads())
 
     def _renders_what_it_reads(self) -> bool:
         """Returns True for the function of ``create_retriever_tool`` with a retriever that only reads.
@@ -65,7 +66,7 @@ class SearchesAhead(PredictedCalls):
         prompts = [value for value in map(_content, self._func.__closure__) if isinstance(value, BasePromptTemplate)]
         parts = [self._part(call.component) for call in self._finder.calls]
         reads = all(part is not None and self._components.reads_only(part, "invoke", UNKNOWN) for part in parts)
-        return bool(parts) and reads and all(type(prompt) is PromptTemplate for prompt in prompts)
+        return reads and all(type(prompt) is PromptTemplate for prompt in prompts)
 
     def _fill(self) -> None:
         self._waiting = [call for call in self._waiting if self._searches(call)]
