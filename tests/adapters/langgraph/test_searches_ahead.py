@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from agent_cases import VALUE, Agent, ran
@@ -31,7 +32,7 @@ from search_cases import (
 )
 
 import fineflow
-from fineflow.adapters.inner_calls import inner_calls
+from fineflow.adapters.inner_calls import inner_calls, walk_costs
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.leaks import settled
@@ -39,6 +40,12 @@ from fineflow.testing.leaks import settled
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 ENTRIES = ("invoke", "ainvoke", "stream", "astream")
 MODES: list[Any] = ["values", "messages", "debug", "checkpoints", ["updates", "messages", "custom", "tasks"]]
+
+
+@pytest.fixture(autouse=True)
+def every_run_is_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that fail do not pay, and these tests have many of them, with the same functions."""
+    monkeypatch.setattr(inner_calls, "skips", lambda func: False)
 
 
 @pytest.mark.parametrize("tools", [retriever_tools, functions, coroutines])
@@ -226,6 +233,14 @@ def test_functions_whose_walks_do_not_pay_are_left_to_stock(monkeypatch: pytest.
     monkeypatch.setattr(inner_calls, "skips", lambda func: True)
     stock, mine, _, _ = both("invoke", [asked("web", "docs")], retriever_tools)
     assert sorted(mine.called) == sorted(stock.called) and not mine.early
+
+
+def test_runs_that_end_before_their_tools_say_nothing_about_walks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk_costs, "_LITTLE", 0.0)
+    monkeypatch.setattr(walk_costs, "_losses", WeakKeyDictionary())
+    for _ in range(3):
+        ran(Agent(asked("web"), tools=retriever_tools), "ainvoke", optimized=True, config={"recursion_limit": 1})
+    assert not walk_costs._losses
 
 
 def test_explain_says_which_searches_start_early() -> None:

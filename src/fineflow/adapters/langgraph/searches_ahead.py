@@ -85,6 +85,9 @@ class SearchesAhead(PredictedCalls):
         plan = part._self_current(invocation.way)
         return plan is not None and plan.all_are(_only_searches)
 
+    def _learn(self) -> None:
+        """Leaves it to stock's own call of the function to tell whether walks pay: a run may end before it."""
+
     def _bounded(self) -> bool:
         return True  # vectors are those of one walk: that of stock's call makes its own
 
