@@ -46,7 +46,7 @@ CASES = (
     Case("plan_and_execute", "INPUT", 11.8, 11.8, ("astream",)),
     Case("supervisor", "INPUT", 6.7, 6.7),
     Case("research_assistant", "INPUT", 6.7, 6.7),
-    Case("four_tools_agent", "INPUT", 2.106, 1.406),
+    Case("four_tools_agent", "INPUT", 2.106, 1.306),
     Case("article_review", "INPUT", 2.4, 1.2),
 )
 

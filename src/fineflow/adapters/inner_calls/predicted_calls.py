@@ -23,10 +23,10 @@ class PredictedFinder(CallFinder):
         return super().look()
 
     def _run(self, walk: Walk) -> None:
-        func, _, named = self._function
-        walk.run(func, [walk.own(dict(self.given))], named)
+        func, args, named = self._function
+        walk.run(func, args if self.given is None else [walk.own(dict(self.given))], named)
 
-    given: Mapping[str, Any] = {}
+    given: Mapping[str, Any] | None = None  # the state of a graph, in place of arguments
 
 
 class PredictedCalls(InnerCalls):
@@ -58,6 +58,11 @@ class PredictedCalls(InnerCalls):
         if self._finder.calls or not self._finder.through:
             raise Stop("may do more than return a value")
         return self._finder.value
+
+    @property
+    def handed_over(self) -> bool:
+        """True if stock's own ``InnerCalls`` has what has begun."""
+        return self._heir is not None
 
     def hand_over(self, heir: InnerCalls) -> float:
         """Gives the calls that have begun to the one who claims them. Returns the seconds that these have run."""

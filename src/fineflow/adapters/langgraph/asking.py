@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dis
-from types import CodeType, FunctionType
+from collections.abc import Iterator
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import RunnableBinding, RunnableSequence
+from langchain_core.tools import StructuredTool
 
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 
 _OPERATIONS = (
     "RESUME NOP CACHE COPY SWAP POP_TOP PUSH_NULL COPY_FREE_VARS LOAD_CONST LOAD_SMALL_INT LOAD_GLOBAL LOAD_DEREF "
@@ -31,23 +34,43 @@ def only_asks(func: FunctionType) -> bool:
     """Returns True if a function does no more than ask a model, with messages of the state and its own.
 
     Straight code: no branch, no loop, no stores but to its own variables; no calls but of a model, and of message
-    classes.
+    classes. Tools are no more than passed on, as to ``bind_tools``.
     """
     calls = called = 0
+    held = {name: cell.cell_contents for name, cell in _cells(func) if filled(cell)}
+    offering: Any = None  # a tool, or a list of tools, that the last instructions have put on the stack
     for each in dis.get_instructions(func.__code__):
         if each.opname not in _SIMPLE:
             return False
+        loads = each.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
+        value = (func.__globals__ if each.opname == "LOAD_GLOBAL" else held).get(each.argval) if loads else None
+        if loads and _offers(value):
+            offering = value
+            continue
+        if offering is not None and each.opname not in ("BUILD_LIST", "PRECALL", "CALL"):
+            return False
+        offering = offering if each.opname == "BUILD_LIST" else None
         if each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
             if each.argval not in _ASKS:
                 return False
             called += 1
         if each.opname == "LOAD_GLOBAL":
-            value = func.__globals__.get(each.argval)
             if not _harmless(value):
                 return False
             called += isinstance(value, type)
         calls += each.opname in ("CALL", "CALL_KW")
-    return calls <= called and all(_harmless(each.cell_contents) for each in func.__closure__ or () if filled(each))
+    return calls <= called and all(_harmless(each) or _offers(each) for each in held.values())
+
+
+def _cells(func: FunctionType) -> Iterator[tuple[str, CellType]]:
+    return zip(func.__code__.co_freevars, func.__closure__ or (), strict=True)
+
+
+def _offers(value: Any) -> bool:
+    """Returns True for a tool that a model gets to see without that code of the user's runs, and for lists of such."""
+    if type(value) in (list, tuple):
+        return bool(value) and all(map(_offers, value))
+    return type(value) is StructuredTool and plain_model(value.args_schema)
 
 
 def _harmless(value: Any) -> bool:

@@ -24,8 +24,9 @@ from langchain_core.tools import BaseTool, StructuredTool
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
+from fineflow.adapters.langgraph import searches_ahead
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
-from fineflow.adapters.langgraph.turns import Turns
+from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.loop.workers import in_thread
 
@@ -61,20 +62,38 @@ class Turn:
         if offered is None or number in self._ids:
             return
         self._ids.add(number)
+        early = self._turns.early(name)
+        if early is not None and early.searches:
+            only_reads = self._search(early, message, call)
+            message.guarded = message.guarded or (early.guards and not only_reads)
+            return
         message.written |= offered.writes
         message.guarded = message.guarded or offered.guards
-        early = self._turns.early(name)
         if early is None or (early.reads and (message.guarded or early.reads & message.written)):
             return
         tool: Any = early.tool
-        if starts_runs(tool) or (tool.func is None and self._here.call.sync) or _traced():
-            return
-        try:
-            given = tool._to_args_and_kwargs(dict(call["args"]), number)
-        except Exception:  # stock raises it, or lets the tool answer it
+        if starts_runs(tool) or (given := self._given(tool, call)) is None:
             return
         work = partial(_run, tool, given, copy_context(), sync=self._here.call.sync)
         self._drops.append(self._here.begin_early(_leaf(tool), ([_key(number, *given)], work)))
+
+    def _given(self, tool: Any, call: ToolCall) -> Any:
+        """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""
+        if (tool.func is None and self._here.call.sync) or _traced():
+            return None
+        try:
+            return tool._to_args_and_kwargs(dict(call["args"]), str(call["id"]))
+        except Exception:  # stock raises it, or lets the tool answer it
+            return None
+
+    def _search(self, early: Offered, message: Message, call: ToolCall) -> bool:
+        """Starts the searches of a call, as above. Returns True if the call is known to do no more than to read."""
+        written = message.written if early.guards else early.reads & message.written
+        if message.guarded or written or (given := self._given(early.tool, call)) is None:
+            return False
+        only_reads, drop = searches_ahead.start(self._here, cast(Any, early.tool), given, str(call["id"]))
+        self._drops.append(drop)
+        return only_reads
 
     def written(self, asked: Asked, message: Message) -> None:
         """Prefills the beginning of the next prompt, if the engine can and it is long enough to pay."""

@@ -23,10 +23,12 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import left_to_stock
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
+from fineflow.adapters.langgraph.searches_ahead import may_search
 from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
 
 _DEPTH = 8  # of functions that hold functions
+_CALLS, _SEARCHES = "calls of", "searches in calls of"  # that start early
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 
@@ -34,7 +36,8 @@ class Offered(NamedTuple):
     """A tool that a model may call. why: what keeps it from starting early; "" for nothing.
 
     functions: its sync and its async one. reads, writes: the resources that it is declared to touch. guards: it may do
-    anything, so no later call of the same message starts before it.
+    anything, so no later call of the same message starts before it. searches: not the function starts early, but the
+    searches that it makes (``searches_ahead``); if these are known to be all that it does, it does not guard.
     """
 
     tool: BaseTool
@@ -43,6 +46,7 @@ class Offered(NamedTuple):
     reads: frozenset[int | str] = frozenset()
     writes: frozenset[int | str] = frozenset()
     guards: bool = False
+    searches: bool = False
 
     def holds(self, tool: Any) -> bool:
         """Returns True if this is about a tool as it is now."""
@@ -71,7 +75,8 @@ class Turns:
         found = self.tools.get(name)
         if found is not None and not found.holds(self.node.tools_by_name.get(name)):
             return None
-        return None if found is None or found.why or (found.reads and not self.trusted) else found
+        reads = found is not None and (found.searches or bool(found.reads))
+        return None if found is None or found.why or (reads and not self.trusted) else found
 
     @property
     def gains(self) -> bool:
@@ -90,9 +95,11 @@ class Turns:
             return
         left: dict[str, list[str]] = {}
         for name, each in self.tools.items():
-            left.setdefault("" if self.early(name) else each.why or _BETWEEN, []).append(name)
-        if early := left.pop("", []):
-            yield True, f"calls of {', '.join(early)} start when the model has written them, while it writes the next"
+            why = "" if self.early(name) else each.why or _BETWEEN
+            left.setdefault(why or (_SEARCHES if each.searches else _CALLS), []).append(name)
+        for what in (_CALLS, _SEARCHES):
+            if early := left.pop(what, []):
+                yield True, f"{what} {', '.join(early)} start when the model has written them, while it writes the next"
         for why, names in left.items():
             yield False, f"calls of {', '.join(names)} start when stock makes them: {why}"
         if self.prefills:
@@ -172,12 +179,13 @@ def offered(tool: BaseTool) -> Offered:
     said = [found for func in functions if (found := declaration(func)) is not None]
     if not functions or len(said) < len(functions):
         pure = bool(functions) and all(judged(func).pure for func in functions)
+        if not said and may_search(tool):
+            return Offered(tool, "", both, guards=True, searches=True)
         return Offered(tool, "its effects are not declared", both, guards=not pure)
     reads, writes = (_resources(said, name) for name in ("reads", "writes"))
     why = left_to_stock(tool)
-    if not why and any(map(calls_components, functions)):
-        why = "its function calls components"
-    return Offered(tool, why, both, reads, writes)
+    searches = not why and any(map(calls_components, functions))
+    return Offered(tool, why, both, reads, writes, searches=searches)
 
 
 def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:

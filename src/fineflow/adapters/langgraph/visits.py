@@ -33,7 +33,7 @@ from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import calls_of, components_of
-from fineflow.adapters.langgraph import messages, supersteps, tools_ahead
+from fineflow.adapters.langgraph import messages, searches_ahead, supersteps, tools_ahead
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
@@ -61,15 +61,18 @@ class GraphShadows(Shadows):
 
     across: nodes whose calls may start before stock enters them, by name; only with ``across_nodes``. losses: runs in
     which none did. turns: nodes whose model may call tools that start early, by the id of their step. tools: the ids of
-    these tools. copies: what runs in place of the graph's own steps, by their id; alone: the same for calls that look
-    across nodes. Steps that are made during calls have none here: they would live as long as the graph.
+    these tools. searching: of those whose searches start early, but not they themselves. copies: what runs in place of
+    the graph's own steps, by their id; alone: the same for visits in which even a single call may have started before.
+    Steps that are made during calls have none here: they would live as long as the graph.
     """
 
     def build(self, obj: Any) -> GraphShadows:
         self.shadow = obj
         self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj) if each.gains}
         self._look_through_tools(obj)
-        self.tools = {id(tool.tool) for each in self.turns.values() for tool in each.tools.values() if not tool.why}
+        early = [tool for each in self.turns.values() for tool in each.tools.values() if not tool.why]
+        self.tools = {id(each.tool) for each in early if not each.searches}
+        self.searching = {id(each.tool) for each in early if each.searches}
         self.across = facts_of(obj) if self.options.across_nodes else {}
         self.losses = Losses()
         self._across = frozenset(id(facts.step) for facts in self.across.values())
@@ -94,7 +97,7 @@ class GraphShadows(Shadows):
     def in_place_of(self, step: Any) -> Any:
         """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
         here = under_way.get()
-        alone = id(step) in self._across and here is not None and supersteps.looks(here)
+        alone = here is not None and self._calls_count(step, here)
         copies = self.alone if alone else self.copies
         kept = copies.get(id(step))
         if kept is not None and kept.fits(step):
@@ -109,6 +112,12 @@ class GraphShadows(Shadows):
         if id(step) in self._own:
             copies[id(step)] = _Copy(step, made)
         return made
+
+    def _calls_count(self, step: Any, here: Claiming) -> bool:
+        """Returns True if even one component call of a step may have started before stock has entered it."""
+        if id(step) in self.searching:
+            return searches_ahead.waits(here, tools_ahead.asked.get())
+        return id(step) in self._across and supersteps.looks(here)
 
 
 class _Copy:
@@ -360,6 +369,8 @@ def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits | None, args: An
         calls: InnerCalls = inner_calls_of(here, func, args, named, hidden, streams_models=streams, visits=visits)
         if here.shadows.across:
             supersteps.enter(here, func, calls)
+        if here.shadows.searching:
+            searches_ahead.enter(here, func, calls, tools_ahead.asked.get())
         return calls
     except Exception as error:
         _left(func, error)

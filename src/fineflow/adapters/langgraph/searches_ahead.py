@@ -1,0 +1,175 @@
+"""Searches inside tools that start while the model writes, where nobody has declared what the tools do.
+
+When the JSON of a call is complete, a walk goes through the tool's function with its arguments. Searches that it is
+certain to make start, and embeddings; requests to models and all else wait for stock. Nothing of the function itself
+runs. When stock calls the function for this call of the model, its own walk takes over what has started, and the
+function's calls of components claim it by equal arguments. What stock does not ask for is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextvars import copy_context
+from types import CellType
+from typing import Any
+
+from langchain_core.prompts import BasePromptTemplate, PromptTemplate
+from langchain_core.tools import StructuredTool
+from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
+
+from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.inner_calls.found_call import FoundCall
+from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
+from fineflow.adapters.langchain.calls import streaming_handlers
+from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of
+from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
+from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
+from fineflow.adapters.langchain.user_functions import ENTRIES, calls_components
+from fineflow.adapters.langgraph.asking import filled
+from fineflow.adapters.langgraph.messages import reader
+from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.ir import Effect, Op, Primitive
+
+_READS = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
+_ASKS = frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE, Op.TOOL, Op.CALL})
+_RETRIEVER_TOOLS = "langchain_core.tools.retriever"
+"""The module of ``create_retriever_tool``."""
+
+
+def may_search(tool: StructuredTool) -> bool:
+    """Returns True if component calls of a tool's function may start as soon as its arguments are known."""
+    functions = [func for func in (tool.func, tool.coroutine) if func is not None]
+    known = plain_model(tool.args_schema) and not tool._injected_args_keys
+    return known and any(map(calls_components, functions))
+
+
+class SearchesAhead(PredictedCalls):
+    """Starts the searches of a tool's function before stock calls it."""
+
+    @property
+    def only_reads(self) -> bool:
+        """True if the function is known to do no more than to call components that read."""
+        with self._lock:  # a result may be there already, and another walk under way
+            walked = bool(self._finder.calls)  # if walks do not pay, there was none
+            return walked and (self._finder.through or self._renders_what_it_reads())
+
+    def _renders_what_it_reads(self) -> bool:
+        """Returns True for the function of ``create_retriever_tool`` with a retriever that only reads.
+
+        Walks do not get through it while its documents are missing.
+        """
+        if getattr(self._func, "__module__", "") != _RETRIEVER_TOOLS:
+            return False
+        prompts = [value for value in map(_content, self._func.__closure__) if isinstance(value, BasePromptTemplate)]
+        parts = [self._part(call.component) for call in self._finder.calls]
+        reads = all(part is not None and self._components.reads_only(part, "invoke", UNKNOWN) for part in parts)
+        return reads and all(type(prompt) is PromptTemplate for prompt in prompts)
+
+    def _fill(self) -> None:
+        self._waiting = [call for call in self._waiting if self._searches(call)]
+        super()._fill()
+
+    def _searches(self, call: FoundCall) -> bool:
+        """Returns True for a call that reads, and asks no model."""
+        if self._components.embedded(call.component, call.name, call.args, call.named) is not None:
+            return False  # stock's walk embeds the texts by itself
+        part = self._part(call.component)
+        if part is None:
+            return True
+        if call.name not in ENTRIES:
+            return False
+        invocation = self._components.invocation(part, call.name, call.args, call.named, None)
+        plan = part._self_current(invocation.way)
+        return plan is not None and plan.all_are(_only_searches)
+
+    def _learn(self) -> None:
+        """Leaves it to stock's own call of the function to tell whether walks pay: a run may end before it."""
+
+    def _bounded(self) -> bool:
+        return True  # vectors are those of one walk: that of stock's call makes its own
+
+
+def _only_searches(p: Primitive) -> bool:
+    return p.effects.kind in _READS and p.op not in _ASKS
+
+
+def _content(cell: CellType) -> Any:
+    return cell.cell_contents if filled(cell) else None
+
+
+class _Begun:
+    """Of one call of a graph: what has started for calls of tools, by the ids of these."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, tuple[Any, SearchesAhead]] = {}
+
+
+def start(here: Claiming, tool: StructuredTool, given: Any, number: str) -> tuple[bool, Callable[[], None]]:
+    """Starts what a call of a tool is going to search for.
+
+    given: the arguments of its function. number: the id of the model's call. Returns whether the function is known to
+    do no more than to read, and a function that ends what stock has not taken over.
+    """
+    sync = here.call.sync
+    func = tool.func if sync or tool.coroutine is None else tool.coroutine
+    context = copy_context()
+    calls: SearchesAhead = context.run(_made, here, func, given)
+    calls.awaited_on(None if sync else here.call.loop)
+    drop = _held(here, calls, number, func)
+    context.run(calls.begin)
+    return calls.only_reads, drop
+
+
+def _made(here: Claiming, func: Any, given: Any) -> SearchesAhead:
+    reader.set(None)  # what a model inside of the tool writes is not the agent's
+    positional, named = given
+    takes = inspect.signature(func).parameters
+    hidden = {name: UNKNOWN for name in (*HIDDEN, _get_runnable_config_param(func)) if name in takes}
+    streams = streaming_handlers(None)
+    return inner_calls_of(here, func, positional, {**named, **hidden}, streams_models=streams, kind=SearchesAhead)
+
+
+def _held(here: Claiming, calls: SearchesAhead, number: str, func: Any) -> Callable[[], None]:
+    """Keeps what has started until stock calls the function, or else ends it: at the latest with the graph's call."""
+    kept, call = here.call.memory(_Begun).calls, here.call
+    kept[number] = mine = func, calls
+    tasks: list[asyncio.Task[None]] = []
+    begun = asyncio.Event()
+
+    async def end() -> None:
+        if kept.get(number) is mine:
+            kept.pop(number, None)
+        if not calls.handed_over:
+            await calls.aclose()
+
+    async def held() -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await end()
+
+    def hold() -> None:
+        task = call.task(held(), 0, 0.0, "searches of a tool", None)
+        tasks.append(task)
+        task.add_done_callback(lambda _: None if begun.is_set() else call.loop.create_task(end()))
+
+    here.post(hold)
+    return lambda: here.post(lambda: [task.cancel() for task in tasks])
+
+
+def waits(here: Claiming, number: str) -> bool:
+    """Returns True if something has started for a call of a tool that stock makes now."""
+    return number in here.call.memory(_Begun).calls
+
+
+def enter(here: Claiming, func: Any, calls: InnerCalls, number: str) -> None:
+    """Lets the calls of a tool's function claim what has started for this call of the model."""
+    kept = here.call.memory(_Begun).calls
+    found = kept.get(number)
+    if found is not None and found[0] is func:
+        kept.pop(number, None)
+        found[1].hand_over(calls)

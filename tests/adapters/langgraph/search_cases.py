@@ -1,0 +1,157 @@
+"""Agents with tools that search, of which nobody has declared what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agent_cases import Agent, ran
+from benchmarks.peers.plain import plain
+from langchain_core.documents import Document
+from langchain_core.tools import BaseTool, create_retriever_tool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+
+from fineflow.testing.langchain import FakeRetriever
+from fineflow.testing.recording import run_tree
+
+Tools = Callable[..., Sequence[BaseTool]]
+
+
+class Noted(list[str]):
+    """Tells an agent of the searches of a retriever, by their labels."""
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__()
+        self._agent = agent
+
+    def append(self, label: str) -> None:
+        self._agent.note(label)
+        super().append(label)
+
+
+def retriever(agent: Agent, name: str, seconds: float, fails: bool = False) -> FakeRetriever:
+    failing: dict[str, Exception] = {"written": ValueError(f"no {name}")} if fails else {}
+    made = FakeRetriever(documents=[Document(f"a page of the {name}")], latency=seconds, failing=failing)
+    made.meter.labels = Noted(agent)
+    return made
+
+
+def retriever_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    web, docs = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+    return [create_retriever_tool(web, "web", "Searches the web."), create_retriever_tool(docs, "docs", "Searches.")]
+
+
+def functions(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    """Tools as the tutorials of LangChain have them, one with an artifact."""
+    found, read = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+
+    @tool(response_format="content_and_artifact")
+    def web(query: str) -> Any:
+        """Searches the web."""
+        retrieved = found.invoke(query)
+        return "\n\n".join(f"Source: {each.metadata}\nContent: {each.page_content}" for each in retrieved), retrieved
+
+    @tool
+    def docs(query: str) -> str:
+        """Searches the documents."""
+        return "\n".join([each.page_content for each in read.invoke(query)])
+
+    return [web, docs]
+
+
+def coroutines(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    found, read = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+
+    @tool
+    async def web(query: str) -> str:
+        """Searches the web."""
+        return str(await found.ainvoke(query))
+
+    @tool
+    async def docs(query: str) -> str:
+        """Searches the documents."""
+        return str(await read.ainvoke(query))
+
+    return [web, docs]
+
+
+def asked(*names: str) -> list[Any]:
+    """Returns calls of tools whose queries are long enough to take the model some time."""
+    text = "what is written about the bridges and the rivers of the town and of its neighbours"
+    return [(name, {"query": f"{text} {number}"}) for number, name in enumerate(names)]
+
+
+def both(
+    entry: str, calls: Any, tools: Tools, more: Any = None, *, trees: bool = True, saves: bool = False, **made: Any
+) -> Any:
+    """Runs an agent as it is and optimized: both agents and their seconds. Checks that they show the same.
+
+    more: arguments of the run. trees: compares the run trees. saves: with a checkpointer.
+    """
+    savers = [InMemorySaver() if saves else None for _ in range(2)]
+    stock, mine = (Agent(*calls, tools=tools, checkpointer=saver, **made) for saver in savers)
+    expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
+    assert seen(found[0]) == seen(expected[0])
+    assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))
+    assert not stock.early
+    return stock, mine, expected[1], found[1]
+
+
+def seen(events: Any) -> Any:
+    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
+    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)
+
+
+def saves(agent: Agent) -> BaseTool:
+    @tool
+    def save(query: str) -> str:
+        """Saves a text in the archive."""
+        agent.note("saved")
+        return "saved"
+
+    return save
+
+
+def graph_of(node: Any) -> Any:
+    """Returns what makes a graph of a model's node and a ``ToolNode``, as tutorials on agentic RAG do."""
+
+    def make(model: Any, tools: Any, **settings: Any) -> Any:
+        graph = StateGraph(MessagesState)
+        graph.add_node("model", node(model, tools))
+        graph.add_node("retrieve", ToolNode(tools))
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", tools_condition, {"tools": "retrieve", END: END})
+        graph.add_edge("retrieve", "model")
+        return graph.compile(**settings)
+
+    return make
+
+
+def offers_a_list(model: Any, tools: Any) -> Any:
+    def call_model(state: MessagesState) -> Any:
+        return {"messages": [model.bind_tools(tools).invoke(state["messages"])]}
+
+    return call_model
+
+
+def offers_each(model: Any, tools: Any) -> Any:
+    web, docs = tools
+
+    def call_model(state: MessagesState) -> Any:
+        response = model.bind_tools([web, docs]).invoke(state["messages"])
+        return {"messages": [response]}
+
+    return call_model
+
+
+def calls_a_tool_itself(model: Any, tools: Any) -> Any:
+    bound, docs = model.bind_tools(tools), tools[1]
+
+    def call_model(state: MessagesState) -> Any:
+        response = bound.invoke(state["messages"])
+        docs.invoke("what is new")
+        return {"messages": [response]}
+
+    return call_model
