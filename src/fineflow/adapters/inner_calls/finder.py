@@ -62,15 +62,16 @@ class CallFinder:
             found.met = False
         self.blocked = self.worth = False
         self._fresh.restart()
-        self._walk = Walk(self, self._past)
+        walk = self._walk = Walk(self, self._past)
         self._changed = {}
         self.texts.clear()
-        self._run(self._walk)
-        self.blocked = self.blocked or bool(self._walk.reason)
-        self.beside = self._walk.beside
+        self._run(walk)
+        walk.leave()
+        self.blocked = self.blocked or bool(walk.reason)
+        self.beside = walk.beside
         # Stock has made a call that this walk has not met: what it has read is no longer as the function found it.
         strayed = any(found.walked and found.taken and not found.met for found in self.calls)
-        if self._walk.stale or strayed:
+        if walk.stale or strayed:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
         return [found for found in waiting if (found.met or found.begun) and self.pays(found.component, found.name)]

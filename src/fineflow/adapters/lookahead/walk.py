@@ -83,6 +83,10 @@ class Walk:
             self.reason = f"raises {type(error).__name__}"
         self.past.first = False
 
+    def leave(self) -> None:
+        """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
+        del self.host
+
     @property
     def changes_others(self) -> bool:
         """True if the function changes something that the walk did not create."""
