@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from fineflow.adapters.core.durations import quick
@@ -20,6 +21,8 @@ from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.values import Awaited, Pending
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.visits import InTheWay
+
+_DATA = frozenset({dict, list, tuple, set, str, int, float, bool, type(None), FunctionType})  # no components
 
 
 class CallFinder:
@@ -69,6 +72,8 @@ class CallFinder:
         walk.leave()
         self.blocked = self.blocked or bool(walk.reason)
         self.beside = walk.beside
+        if not self.calls:
+            return []
         # Stock has made a call that this walk has not met: what it has read is no longer as the function found it.
         strayed = any(found.walked and found.taken and not found.met for found in self.calls)
         if walk.stale or strayed:
@@ -148,6 +153,11 @@ class CallFinder:
         return InTheWay(self._walk.where, self._walk.reason) if self._walk.reason else None
 
     @property
+    def began(self) -> float:
+        """When the last walk began, in seconds of processor time of this thread."""
+        return self._walk.began
+
+    @property
     def steps(self) -> int:
         """Instructions of the last walk."""
         return self._walk.steps
@@ -194,7 +204,7 @@ class CallFinder:
 
     def knows(self, obj: Any) -> bool:
         """See ``lookahead.Host``."""
-        return self._components.knows(obj)
+        return type(obj) not in _DATA and self._components.knows(obj)
 
     def judges(self, obj: Any, name: str) -> bool:
         """See ``lookahead.Host``."""

@@ -139,15 +139,15 @@ class InnerCalls:
             if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
             self._results = 0
-            began = time.thread_time()
             self._waiting = self._finder.look()
             if self._figures is not None:
                 self._figures.walked(self._finder)
             if self.starts and not self._bounded():
                 for embeddings, texts in self._finder.texts:
                     self.vectors.begin(embeddings, texts)
-            self._walked += time.thread_time() - began
-            self._fill()
+            self._walked += time.thread_time() - self._finder.began
+            if self._waiting:
+                self._fill()
             if self.watcher is not None:
                 self.watcher(self._finder.returned)
 
@@ -389,7 +389,7 @@ class InnerCalls:
 
     def _left(self) -> list[CallAhead]:
         with self._lock:
-            if self._figures is not None and not self._over:
+            if self._figures is not None and self._finder.calls and not self._over:
                 self._figures.end(self._finder, self._saved)
             self._over = True
             self._learn()
@@ -403,10 +403,13 @@ class InnerCalls:
         if not (self.starts and self._walked):
             return
         with suppress(Exception):  # of a component that changes: it is stock's to report
-            made = [call for call in self._finder.calls if call.ahead is not None and call.taken]
-            gained = self._saved < self._walked and any(map(self._gains, made))  # inside a call, not beside it
+            gained = bool(self._finder.calls) and self._saved < self._walked and self._gained_inside()
             learn(self._func, walked=self._walked, saved=inf if gained else self._saved)
         self._walked = 0.0
+
+    def _gained_inside(self) -> bool:
+        """Returns True if a call that ran ahead gained inside itself, not beside another one."""
+        return any(call.ahead is not None and call.taken and self._gains(call) for call in self._finder.calls)
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

@@ -83,7 +83,8 @@ class VectorsAhead:
             self._over = True
             self._context = _NOTHING  # in it is this object, which so would stay until Python looks for such circles
             requests, self._requests, self._made = self._requests, [], {}
-        _cancel(requests)
+        if requests:
+            _cancel(requests)
 
     def _vector(self, embeddings: Any, text: str) -> _Vector | None:
         found = self._made.get((id(embeddings), text))

@@ -52,6 +52,7 @@ class Walk:
         self.unsure = 0  # branches entered that the function may not take
         self.left = _STEPS
         self.depth = 0
+        self.began = 0.0  # in seconds of processor time of this thread
         self._until = 0.0
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
         self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
@@ -67,7 +68,8 @@ class Walk:
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
-        self._until = time.thread_time() + _SECONDS
+        self.began = time.thread_time()
+        self._until = self.began + _SECONDS
         for each in (*args, *named.values()):
             self.given(each)
         for changed, _ in self.past.contents.values():
