@@ -110,10 +110,19 @@ class InnerCalls:
         self._guarded(self._look)
 
     def begin(self) -> None:
-        """Makes the first walk, unless walks of this function have turned out to cost more than they save."""
-        self._over = self.starts and not (self._options.eager or self._finder.calls) and skips(self._func)
-        if not self._over:
+        """Makes the first walk, unless walks of this function have turned out to cost more than they save.
+
+        Where the last runs have made no call, the walk waits for the first one: mostly there is none.
+        """
+        early = self._options.eager or bool(self._finder.calls)
+        self._over = self.starts and not early and skips(self._func)
+        if self._over:
+            return
+        if early or self.watcher is not None or self._figures is None or not self._figures.quiet:
             self.look()
+        else:
+            self._finder.follow()
+            self._due = True
 
     @property
     def claims(self) -> bool:
@@ -389,7 +398,7 @@ class InnerCalls:
 
     def _left(self) -> list[CallAhead]:
         with self._lock:
-            if self._figures is not None and self._finder.calls and not self._over:
+            if self._figures is not None and not self._over:
                 self._figures.end(self._finder, self._saved)
             self._over = True
             self._learn()
