@@ -29,7 +29,7 @@ class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
-    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. changes: the
+    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. writes: the
     function changes something that the walk did not create. texts: what is going to be embedded, with the embeddings.
     latest: the call whose result stock is about to get.
     """
@@ -48,7 +48,7 @@ class CallFinder:
     ) -> None:
         self._kept = kept or MadeComponents()
         self.calls: list[FoundCall] = []
-        self.blocked = self.worth = self.changes = False
+        self.blocked = self.worth = self.writes = False
         self._components, self._part, self._arguments = components, part, arguments
         self._function, self._eager = function, eager
         self.beside = False
@@ -61,13 +61,13 @@ class CallFinder:
         self._changed: dict[int, Any] = {}  # what the function has changed so far, by id
 
     def follow(self) -> None:
-        """Has the first walk begin when the function runs already: one that meets a change trusts nothing it has read."""
+        """Has the first walk begin when the function runs already: it trusts nothing if it meets a change."""
         self._past.first = False
 
     @property
     def quiet(self) -> bool:
         """True if the function has made no component call, and no walk has found one, or a change that it makes."""
-        return not (self.calls or self.texts or self.changes)
+        return not (self.calls or self.texts or self.writes)
 
     def look(self) -> list[FoundCall]:
         """Walks through the function with what is known by now; returns the calls under way that may gain."""
@@ -81,7 +81,7 @@ class CallFinder:
         self._run(walk)
         walk.leave()
         self.blocked = self.blocked or bool(walk.reason)
-        self.beside, self.changes = walk.beside, walk.changes_others
+        self.beside, self.writes = walk.beside, walk.changes_others
         if not self.calls:
             return []
         # Stock has made a call that this walk has not met: what it has read is no longer as the function found it.
