@@ -6,7 +6,7 @@ import asyncio
 import copy
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
-from contextlib import AsyncExitStack, aclosing, nullcontext
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -101,9 +101,13 @@ class Planned(wrapt.ObjectProxy[Any]):
         plan = self._self_current(invocation.way)
         if plan is None:
             return None
-        with unfinished.seen_through() if unfinished.some() else nullcontext():
-            plan = self._self_framework.bounded(plan)
-        eager = self._self_eager(invocation) or bool(late_searches.writes(plan))  # then there is something to gain
+        eager, framework = self._self_eager(invocation), self._self_framework
+        if unfinished.some():
+            with unfinished.seen_through():
+                plan = framework.bounded(plan)
+            eager = eager or bool(late_searches.writes(plan))  # then there is something to gain
+        else:
+            plan = framework.bounded(plan)
         return plan if plan.follows_for(invocation.entry, eager=eager) else None
 
     def _self_idle(self, entry: str, way: Any) -> bool:
@@ -113,8 +117,10 @@ class Planned(wrapt.ObjectProxy[Any]):
         """
         plan, options = self._self_plans.get(way), self._self_options
         if (
-            recording.recorders
-            or plan is None
+            plan is None
+            or entry in plan.follows
+            or entry in plan.pays
+            or recording.recorders
             or options.eager
             or options.timeout is not None
             or unfinished.some()
@@ -122,7 +128,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             or limits_in_force()
         ):
             return False
-        if entry in plan.pays or entry in plan.follows or (queues_in_use() and plan.reaches_engines):
+        if queues_in_use() and plan.reaches_engines:
             return False
         return plan.snapshot.holds()
 

@@ -281,7 +281,7 @@ class Session:
         """Returns the plan's shadows, rebuilt if something that they copied has changed."""
         key = (self._invocation.sync, ahead)
         kept = self._plan.shadows.get(key)
-        with unfinished.seen_through():
+        with unfinished.seen_through() if unfinished.some() else nullcontext():
             holds = kept is not None and kept.hold(self._planned.__wrapped__)
         if holds:
             return kept

@@ -75,7 +75,8 @@ class Snapshot:
     def holds(self) -> bool:
         """Returns True if all of it is unchanged."""
         try:
-            return [count() for count in self._counters] == self._counts and self._same()
+            counted = not self._counters or [count() for count in self._counters] == self._counts
+            return counted and self._same()
         except AttributeError:  # an inherited attribute was deleted
             return False
         except RuntimeError:  # another thread is changing one of the dicts

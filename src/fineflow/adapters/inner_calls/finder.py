@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FunctionType
 from typing import Any
 
 from fineflow.adapters.core.durations import quick
@@ -21,13 +22,16 @@ from fineflow.adapters.lookahead.values import Awaited, Pending
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.visits import InTheWay
 
+_DATA = frozenset({dict, list, tuple, set, str, int, float, bool, type(None), FunctionType})  # no components
+
 
 class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
-    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. texts: what
-    is going to be embedded, with the embeddings. latest: the call whose result stock is about to get.
+    has met a call that may be worth running ahead. beside: it has met calls that only stock can start. writes: the
+    function changes something that the walk did not create. texts: what is going to be embedded, with the embeddings.
+    latest: the call whose result stock is about to get.
     """
 
     _walk: Walk  # the last one
@@ -44,7 +48,7 @@ class CallFinder:
     ) -> None:
         self._kept = kept or MadeComponents()
         self.calls: list[FoundCall] = []
-        self.blocked = self.worth = False
+        self.blocked = self.worth = self.writes = False
         self._components, self._part, self._arguments = components, part, arguments
         self._function, self._eager = function, eager
         self.beside = False
@@ -56,21 +60,33 @@ class CallFinder:
         self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
         self._changed: dict[int, Any] = {}  # what the function has changed so far, by id
 
+    def follow(self) -> None:
+        """Has the first walk begin when the function runs already: it trusts nothing if it meets a change."""
+        self._past.first = False
+
+    @property
+    def quiet(self) -> bool:
+        """True if the function has made no component call, and no walk has found one, or a change that it makes."""
+        return not (self.calls or self.texts or self.writes)
+
     def look(self) -> list[FoundCall]:
         """Walks through the function with what is known by now; returns the calls under way that may gain."""
         for found in self.calls:
             found.met = False
         self.blocked = self.worth = False
         self._fresh.restart()
-        self._walk = Walk(self, self._past)
+        walk = self._walk = Walk(self, self._past)
         self._changed = {}
         self.texts.clear()
-        self._run(self._walk)
-        self.blocked = self.blocked or bool(self._walk.reason)
-        self.beside = self._walk.beside
+        self._run(walk)
+        walk.leave()
+        self.blocked = self.blocked or bool(walk.reason)
+        self.beside, self.writes = walk.beside, walk.changes_others
+        if not self.calls:
+            return []
         # Stock has made a call that this walk has not met: what it has read is no longer as the function found it.
         strayed = any(found.walked and found.taken and not found.met for found in self.calls)
-        if self._walk.stale or strayed:
+        if walk.stale or strayed:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
         return [found for found in waiting if (found.met or found.begun) and self.pays(found.component, found.name)]
@@ -147,6 +163,11 @@ class CallFinder:
         return InTheWay(self._walk.where, self._walk.reason) if self._walk.reason else None
 
     @property
+    def began(self) -> float:
+        """When the last walk began, in seconds of processor time of this thread."""
+        return self._walk.began
+
+    @property
     def steps(self) -> int:
         """Instructions of the last walk."""
         return self._walk.steps
@@ -193,7 +214,7 @@ class CallFinder:
 
     def knows(self, obj: Any) -> bool:
         """See ``lookahead.Host``."""
-        return self._components.knows(obj)
+        return type(obj) not in _DATA and self._components.knows(obj)
 
     def judges(self, obj: Any, name: str) -> bool:
         """See ``lookahead.Host``."""

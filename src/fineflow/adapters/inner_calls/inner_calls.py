@@ -110,10 +110,19 @@ class InnerCalls:
         self._guarded(self._look)
 
     def begin(self) -> None:
-        """Makes the first walk, unless walks of this function have turned out to cost more than they save."""
-        self._over = self.starts and not (self._options.eager or self._finder.calls) and skips(self._func)
-        if not self._over:
+        """Makes the first walk, unless walks of this function have turned out to cost more than they save.
+
+        Where the last runs have made no call, the walk waits for the first one: mostly there is none.
+        """
+        early = self._options.eager or bool(self._finder.calls)
+        self._over = self.starts and not early and skips(self._func)
+        if self._over:
+            return
+        if early or self.watcher is not None or self._figures is None or not self._figures.quiet:
             self.look()
+        else:
+            self._finder.follow()
+            self._due = True
 
     @property
     def claims(self) -> bool:
@@ -139,15 +148,15 @@ class InnerCalls:
             if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
             self._results = 0
-            began = time.thread_time()
             self._waiting = self._finder.look()
             if self._figures is not None:
                 self._figures.walked(self._finder)
             if self.starts and not self._bounded():
                 for embeddings, texts in self._finder.texts:
                     self.vectors.begin(embeddings, texts)
-            self._walked += time.thread_time() - began
-            self._fill()
+            self._walked += time.thread_time() - self._finder.began
+            if self._waiting:
+                self._fill()
             if self.watcher is not None:
                 self.watcher(self._finder.returned)
 
@@ -403,10 +412,13 @@ class InnerCalls:
         if not (self.starts and self._walked):
             return
         with suppress(Exception):  # of a component that changes: it is stock's to report
-            made = [call for call in self._finder.calls if call.ahead is not None and call.taken]
-            gained = self._saved < self._walked and any(map(self._gains, made))  # inside a call, not beside it
+            gained = bool(self._finder.calls) and self._saved < self._walked and self._gained_inside()
             learn(self._func, walked=self._walked, saved=inf if gained else self._saved)
         self._walked = 0.0
+
+    def _gained_inside(self) -> bool:
+        """Returns True if a call that ran ahead gained inside itself, not beside another one."""
+        return any(call.ahead is not None and call.taken and self._gains(call) for call in self._finder.calls)
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

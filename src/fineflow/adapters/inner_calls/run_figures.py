@@ -5,10 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from fineflow.adapters.core.durations import QUICK
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.runtime.call.visits import ComponentCall, InTheWay, Visits
 from fineflow.runtime.events import now
+
+_PATIENCE = 3  # quiet runs
 
 
 class RunFigures:
@@ -17,6 +20,11 @@ class RunFigures:
     def __init__(self, visits: Visits) -> None:
         self._visits, self._began = visits, now()
         self._ends: list[tuple[InTheWay, frozenset[int]]] = []  # with the calls that were known then, by id
+
+    @property
+    def quiet(self) -> bool:
+        """True if this run is likely to make no component call, as the last ones have made none."""
+        return self._visits.quiet >= _PATIENCE
 
     def walked(self, finder: CallFinder) -> None:
         """Notes where the last walk ended, if it did not get through the function."""
@@ -28,6 +36,10 @@ class RunFigures:
 
         Calls that are made of other ones do not count beside these.
         """
+        quiet = finder.quiet and now() - self._began < QUICK
+        self._visits.quiet = self._visits.quiet + 1 if quiet else 0
+        if not finder.calls:
+            return
         taken = [call for call in finder.calls if call.taken]
         made = sorted((call for call in taken if not call.opened), key=lambda call: call.since)
         if not made or not all(call.ended for call in taken):

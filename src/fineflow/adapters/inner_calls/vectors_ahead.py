@@ -20,6 +20,8 @@ from fineflow.runtime.loop.submission import RuntimeSubmission
 here: ContextVar[VectorsAhead | None] = ContextVar("fineflow_vectors_ahead", default=None)
 """The vectors of the function that is running here, also in the component calls that it makes."""
 
+_NOTHING = Context()
+
 _Vector = tuple[RuntimeSubmission[Any], int]
 """The request that makes a vector, and its place in the result."""
 
@@ -79,8 +81,10 @@ class VectorsAhead:
         """Cancels what is still running: the function has ended."""
         with self._lock:
             self._over = True
+            self._context = _NOTHING  # in it is this object, which so would stay until Python looks for such circles
             requests, self._requests, self._made = self._requests, [], {}
-        _cancel(requests)
+        if requests:
+            _cancel(requests)
 
     def _vector(self, embeddings: Any, text: str) -> _Vector | None:
         found = self._made.get((id(embeddings), text))

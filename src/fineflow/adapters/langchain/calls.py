@@ -13,7 +13,7 @@ from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from fineflow.adapters.core.invocation import Again, Invocation, copied
 from fineflow.adapters.langchain.repeating import settings_of, sync_method
 from fineflow.ir.objectives import wrong_objective
-from fineflow.runtime.call.identity import Identity
+from fineflow.runtime.call.identity import UNKNOWN, Identity
 
 TENANT, PRIORITY, OBJECTIVE = "fineflow_tenant", "fineflow_priority", "fineflow_objective"
 """Keys of ``config["metadata"]``."""
@@ -97,6 +97,8 @@ def identity(config: Any, runnable: Any) -> Identity:
             tenant = metadata.get(TENANT) if tenant is None else tenant
             priority = metadata.get(PRIORITY) if priority is None else priority
             objective = metadata.get(OBJECTIVE) if objective is None else objective
+    if tenant is priority is objective is None:
+        return UNKNOWN
     if tenant is not None and not isinstance(tenant, str):
         raise ValueError(f"metadata[{TENANT!r}] must be a string, the name of the tenant; got {tenant!r}")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):

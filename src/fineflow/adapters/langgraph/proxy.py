@@ -49,7 +49,7 @@ class OptimizedGraph(Optimized):
     def _self_chain_call(self, *args: Any, **settings: Any) -> ChainCall:
         call = super()._self_chain_call(*args, **settings)
         call.plannable, call.way = True, True  # keyword arguments are the graph's own
-        call.stops = any(args[3].get(name) for name in _BREAKPOINTS)
+        call.stops = bool(args[3]) and any(args[3].get(name) for name in _BREAKPOINTS)
         return call
 
     def _self_way(self, input: Any, config: Any) -> bool:

@@ -12,7 +12,7 @@ import copy
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from functools import partial, wraps
 from operator import is_
@@ -161,7 +161,10 @@ def _visiting(own: Any, name: str) -> Any:
         shadows = _looking_through()
         if shadows is None:
             return call(step, *args, **named)
-        with _entered(step, args, named, shadows):
+        left = _around(step, args, named, shadows)
+        if left is None:
+            return call(_visited(step, shadows), *args, **named)
+        with left:
             return call(_visited(step, shadows), *args, **named)
 
     return method
@@ -174,7 +177,10 @@ def _avisiting(own: Any, name: str) -> Any:
         shadows = _looking_through()
         if shadows is None:
             return await call(step, *args, **named)
-        with _entered(step, args, named, shadows):
+        left = _around(step, args, named, shadows)
+        if left is None:
+            return await call(_visited(step, shadows), *args, **named)
+        with left:
             return await call(_visited(step, shadows), *args, **named)
 
     return method
@@ -198,20 +204,18 @@ def _leaving(taken: Turn | None) -> Iterator[None]:
             reader.reset(around)
 
 
-_STAYING = nullcontext()
-
-
-def _entered(
+def _around(
     step: Any, args: Sequence[Any], named: Mapping[str, Any], shadows: GraphShadows
-) -> AbstractContextManager[None]:
-    """Leaves the function around a step that LangGraph runs: a task that it calls, a node of a graph that it invokes.
+) -> AbstractContextManager[None] | None:
+    """Returns a block that leaves the function around a step that LangGraph runs; None if there is nothing to leave.
 
-    Walks of that function do not get there. They do go through the tools and the ``RunnableLambda`` that it calls.
+    A task that the function calls, a node of a graph that it invokes: walks of the function do not get there. They do
+    go through the tools and the ``RunnableLambda`` that it calls.
     """
     if not isinstance(step, RunnableCallable):
-        return _STAYING
+        return None
     taken = _turn(shadows, step, args, named) if shadows.turns else None
-    return _STAYING if active.get() is None and reader.get() is taken is None else _leaving(taken)
+    return None if active.get() is None and reader.get() is taken is None else _leaving(taken)
 
 
 def _turn(shadows: GraphShadows, step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Turn | None:

@@ -18,18 +18,14 @@ class Code(NamedTuple):
     """A decoded code object, without instructions that do nothing.
 
     targets: where each instruction jumps to, or -1. following: where each may go on. rules: what each instruction does,
-    once a frame has looked it up.
+    once a frame has looked it up. end: the number behind the last one: the function has returned, or raised.
     """
 
     instructions: tuple[Instruction, ...]
     targets: list[int]
     following: list[tuple[int, ...]]
     rules: list[Any]
-
-    @property
-    def end(self) -> int:
-        """The number behind the last instruction: the function has returned, or raised."""
-        return len(self.instructions)
+    end: int
 
 
 @functools.lru_cache(4096)
@@ -51,7 +47,7 @@ def decoded(code: CodeType) -> Code:
         falls = () if ins.name in _ALWAYS else (number + 1,)
         jumps = () if target < 0 else (target,)
         following.append((len(instructions),) if ins.name in _ENDS else (*falls, *jumps))
-    return Code(instructions, targets, following, [])
+    return Code(instructions, targets, following, [], len(instructions))
 
 
 @functools.lru_cache(4096)

@@ -28,8 +28,7 @@ class Frame:
         self.names: dict[str, Any] = {}
         self.stack: list[Any] = []
         self.at = 0  # number of the next instruction
-        self.number = 0  # of the current one
-        self.instruction = Instruction("", 0, None, 0, 0)
+        self.number = -1  # of the current one
         self.result: Any = None
         self.keywords: tuple[str, ...] = ()  # of the next call (Python 3.11 and 3.12)
         self.yielded: list[Any] | None = None  # what a generator expression has yielded
@@ -47,7 +46,7 @@ class Frame:
                 raise Stop("calls functions that are nested too deeply")
             self._until((self._decoded.end,))
         except Stop as why:
-            why.where = why.where or location(self.code, self.instruction.line)
+            why.where = why.where or location(self.code, self._line)
             raise
         finally:
             walk.depth -= 1
@@ -63,8 +62,11 @@ class Frame:
             if left < 0 or not left & 255:
                 walk.spend(0)
             self.number, self.at = at, at + 1
-            self.instruction = ins = instructions[at]
-            rules[at](self, ins)
+            rules[at](self, instructions[at])
+
+    @property
+    def _line(self) -> int:
+        return self._decoded.instructions[self.number].line if self.number >= 0 else 0
 
     # --- branches ---------------------------------------------------------------------------------------------------
 
@@ -74,7 +76,7 @@ class Frame:
         return self._decoded.targets[self.number]
 
     def jump(self) -> None:
-        self.at = self.target
+        self.at = self._decoded.targets[self.number]
 
     def leave(self, value: Any) -> None:
         """Returns from the code."""
@@ -125,8 +127,10 @@ class Frame:
         return self.stack.pop()
 
     def pops(self, count: int) -> list[Any]:
-        found = self.stack[len(self.stack) - count :]
-        del self.stack[len(self.stack) - count :]
+        if not count:
+            return []
+        found = self.stack[-count:]
+        del self.stack[-count:]
         return found
 
     def local(self, name: str) -> Any:

@@ -52,6 +52,7 @@ class Walk:
         self.unsure = 0  # branches entered that the function may not take
         self.left = _STEPS
         self.depth = 0
+        self.began = 0.0  # in seconds of processor time of this thread
         self._until = 0.0
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
         self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
@@ -67,7 +68,8 @@ class Walk:
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
-        self._until = time.thread_time() + _SECONDS
+        self.began = time.thread_time()
+        self._until = self.began + _SECONDS
         for each in (*args, *named.values()):
             self.given(each)
         for changed, _ in self.past.contents.values():
@@ -82,6 +84,10 @@ class Walk:
         except Exception as error:  # stock will meet it, or the user's thread changes what is being read
             self.reason = f"raises {type(error).__name__}"
         self.past.first = False
+
+    def leave(self) -> None:
+        """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
+        del self.host
 
     @property
     def changes_others(self) -> bool:

@@ -326,11 +326,13 @@ class Claims:
 
     def unclaimed(self) -> list[Entry]:
         """Returns the entries that the graph requested and stock never claimed."""
-        return [entry for entry in self._all() if entry.for_graph and not entry.for_stock]
+        return [entry for entry in self._all() if entry.for_graph and not entry.for_stock] if self._entries else []
 
     def close(self) -> None:
         """Ends the call: cancels all waits for the graph's work, and drops the values."""
         self.closed = True
+        if not self._entries:
+            return
         entries = list(self._all())
         self._entries = {}
         for entry in entries:

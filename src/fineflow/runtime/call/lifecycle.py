@@ -44,7 +44,7 @@ class Admission:
     def __init__(self, identity: Identity = UNKNOWN, *, lends: bool = True) -> None:
         scopes.check()
         self._request: AdmissionRequest | None = None
-        self._values = identity.marks()
+        self._values: Marks = () if identity is UNKNOWN else identity.marks()
         if not inside.get():
             self._request = request = AdmissionRequest(
                 request_context.tenant.get() if identity.tenant is None else identity.tenant,

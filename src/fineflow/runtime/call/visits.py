@@ -53,9 +53,13 @@ class Visit:
 
 
 class Visits:
-    """The runs of one step so far. Keeps no values and no components. Thread-safe."""
+    """The runs of one step so far. Keeps no values and no components. Thread-safe.
+
+    quiet: how many of the last ones, in a row, made no component call, changed nothing and took no time.
+    """
 
     def __init__(self) -> None:
+        self.quiet = 0
         self._lock = threading.Lock()
         self._forecast = Visit()
 

@@ -12,16 +12,17 @@ from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
 
+_BUILT: dict[str, Any] = {"BUILD_LIST": list, "BUILD_TUPLE": tuple, "BUILD_SET": set}
 _COPIES = frozenset({list, tuple, dict, set, frozenset, str, range})
 
 
 @rule("BUILD_LIST BUILD_TUPLE BUILD_SET")
 def _build(f: Frame, ins: Instruction) -> None:
-    kind = {"BUILD_LIST": list, "BUILD_TUPLE": tuple, "BUILD_SET": set}[ins.name]
+    kind = _BUILT[ins.name]
     parts = f.pops(ins.arg)
     if kind is set and not all(map(f.walk.plain, parts)):
         raise Stop("makes a set of something that is not plain data")
-    f.push(f.walk.own(kind(parts)))
+    f.stack.append(f.walk.own(kind(parts)))
 
 
 @rule("BUILD_MAP")
@@ -39,7 +40,7 @@ def _build_constant_dict(f: Frame, ins: Instruction) -> None:
 def _push_dict(f: Frame, keys: Any, values: list[Any]) -> None:
     if not all(map(f.walk.plain, keys)):
         raise Stop("makes a dict with keys that are not plain data")
-    f.push(f.walk.own(dict(zip(keys, values, strict=True))))
+    f.stack.append(f.walk.own(dict(zip(keys, values, strict=True))))
 
 
 @rule("BUILD_SLICE")

@@ -21,7 +21,7 @@ def _attribute(f: Frame, ins: Instruction) -> None:
     method = ins.name == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(ins.arg & 1))
     value = objects.attribute(f.walk, f.pop(), ins.value, method=method)
     if method:
-        f.push(NULL)
+        f.stack.append(NULL)
     f.push(value)
 
 
@@ -50,7 +50,7 @@ def _make_function(f: Frame, ins: Instruction) -> None:
             f.pop()  # annotations
         named = f.pop() if ins.arg & 2 else {}
         defaults = f.pop() if ins.arg & 1 else ()
-    f.push(Local(code, f.owner, defaults, named, cells))
+    f.stack.append(Local(code, f.owner, defaults, named, cells))
 
 
 @rule("SET_FUNCTION_ATTRIBUTE")
@@ -76,8 +76,11 @@ def _call(f: Frame, ins: Instruction) -> None:
         func = second if first is NULL else first
     else:
         func, args = first, [second, *args]
-    count = len(args) - len(names)
-    f.push(calls.call(f.walk, func, args[:count], dict(zip(names, args[count:], strict=True))))
+    named: dict[str, Any] = {}
+    if names:
+        count = len(args) - len(names)
+        args, named = args[:count], dict(zip(names, args[count:], strict=True))
+    f.push(calls.call(f.walk, func, args, named))
 
 
 @rule("CALL_FUNCTION_EX")

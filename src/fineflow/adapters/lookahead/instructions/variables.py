@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 @rule("LOAD_CONST")
 def _constant(f: Frame, ins: Instruction) -> None:
-    f.push(ins.value)
+    f.stack.append(ins.value)
 
 
 @rule("LOAD_FAST LOAD_FAST_CHECK LOAD_CLOSURE")
 def _load_local(f: Frame, ins: Instruction) -> None:
-    f.push(f.cells[ins.value] if ins.name == "LOAD_CLOSURE" else f.local(ins.value))
+    if ins.name == "LOAD_CLOSURE":
+        f.stack.append(f.cells[ins.value])
+    else:
+        f.push(f.local(ins.value))
 
 
 @rule("LOAD_FAST_AND_CLEAR")
@@ -105,7 +108,7 @@ def _drop(f: Frame, ins: Instruction) -> None:
 
 @rule("PUSH_NULL")
 def _push_null(f: Frame, ins: Instruction) -> None:
-    f.push(NULL)
+    f.stack.append(NULL)
 
 
 @rule("COPY")

@@ -1,0 +1,169 @@
+"""Nodes that make no component call in most visits: the walk waits for the first call, and finds what it would have."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from math import inf
+from typing import Any
+
+import pytest
+from graph_cases import ask, says
+from langgraph.graph import END, START, StateGraph
+from typing_extensions import TypedDict
+
+import fineflow
+from fineflow.adapters.inner_calls import run_figures
+from fineflow.adapters.inner_calls.finder import CallFinder
+from fineflow.testing import virtual_threads
+from fineflow.testing.langchain import FakeChat
+
+virtual = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+
+
+class State(TypedDict, total=False):
+    texts: list[str]
+    log: list[str]
+    found: list[str]
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The functions that were walked through. However slow the machine is, a run without calls counts as quick."""
+    made: list[Any] = []
+    look = CallFinder.look
+
+    def noted(self: CallFinder) -> Any:
+        made.append(self._function[0])
+        return look(self)
+
+    monkeypatch.setattr(CallFinder, "look", noted)
+    monkeypatch.setattr(run_figures, "QUICK", inf)
+    return made
+
+
+def _graph(node: Callable[[State], State]) -> Any:
+    made = StateGraph(State)
+    made.add_node("node", node)
+    made.add_edge(START, "node")
+    made.add_edge("node", END)
+    return made.compile()
+
+
+def _grading(grader: Any) -> Any:
+    def grade(state: State) -> State:
+        return {"found": [grader.invoke({"text": each}) for each in state["texts"]]}
+
+    return _graph(grade)
+
+
+def _grader(asked: list[str] | None = None) -> Any:
+    def says_and_notes(prompt: Any) -> str:
+        if asked is not None:
+            asked.append(str(prompt))
+        return says(prompt)
+
+    return ask("Grade DOC {text}", FakeChat(answers=says_and_notes, prefill=1.0))
+
+
+def _after_quiet_visits(graph: Any, value: Any, quiet: Any, count: int = 5) -> virtual_threads.Ran[Any]:
+    def run() -> Any:
+        for _ in range(count):
+            graph.invoke(quiet())
+        return graph.invoke(value())
+
+    return virtual_threads.run(run)
+
+
+def test_visits_that_make_no_call_are_walked_through_no_more(walks: list[Any]) -> None:
+    fast = fineflow.optimize(_grading(_grader()), strict=True)
+    for _ in range(10):
+        assert fast.invoke({"texts": []}) == {"texts": [], "found": []}
+    assert len(walks) == 3
+
+
+@virtual
+def test_the_first_call_of_such_a_node_has_the_others_start(walks: list[Any]) -> None:
+    stock, fast = _grading(_grader()), fineflow.optimize(_grading(_grader()), strict=True)
+
+    def value() -> Any:
+        return {"texts": ["a", "b", "c", "d"]}
+
+    before, after = (_after_quiet_visits(graph, value, lambda: {"texts": []}) for graph in (stock, fast))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (4.0, 1.0)
+    walks.clear()
+    fast.invoke({"texts": []})
+    assert len(walks) == 1  # a visit that made calls: the next ones are walked through when they begin
+
+
+@virtual
+def test_a_change_before_the_first_call_leaves_the_calls_to_stock(walks: list[Any]) -> None:
+    """The walk comes when the function has made the change: it would see it twice."""
+
+    def changing(grader: Any) -> Any:
+        def grade(state: State) -> State:
+            texts = state["texts"]
+            if not texts:
+                return {}
+            state["log"] = ["graded"]
+            return {"found": [grader.invoke({"text": each}) for each in texts]}
+
+        return _graph(grade)
+
+    def value() -> Any:
+        return {"texts": ["a", "b"]}
+
+    asked: tuple[list[str], list[str]] = ([], [])
+    stock, fast = changing(_grader(asked[0])), fineflow.optimize(changing(_grader(asked[1])), strict=True)
+    before, after = (_after_quiet_visits(graph, value, lambda: {"texts": []}) for graph in (stock, fast))
+    assert after.value == before.value
+    assert asked[0] == asked[1]
+    again = virtual_threads.run(lambda: fast.invoke(value()))
+    assert (after.seconds, again.seconds) == (2.0, 1.0)
+
+
+@virtual
+def test_a_node_that_changes_something_in_every_visit_is_walked_through_when_it_begins(walks: list[Any]) -> None:
+    def logging(grader: Any) -> Any:
+        def grade(state: State) -> State:
+            texts = state["texts"]
+            state["log"] = ["graded"]
+            return {"found": [grader.invoke({"text": each}) for each in texts]}
+
+        return _graph(grade)
+
+    def value() -> Any:
+        return {"texts": ["a", "b"]}
+
+    stock, fast = logging(_grader()), fineflow.optimize(logging(_grader()), strict=True)
+    before, after = (_after_quiet_visits(graph, value, lambda: {"texts": []}) for graph in (stock, fast))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (2.0, 1.0)
+
+
+def test_visits_that_take_their_time_are_walked_through_when_they_begin(
+    walks: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_figures, "QUICK", 0.0)
+    fast = fineflow.optimize(_grading(_grader()), strict=True)
+    for _ in range(10):
+        fast.invoke({"texts": []})
+    assert len(walks) == 10
+
+
+@pytest.mark.parametrize("texts", [[], ["a", "b"]])
+def test_a_run_leaves_nothing_to_the_garbage_collector(texts: list[str]) -> None:
+    """What refers to itself would keep the whole run, with its state, until Python looks for it."""
+    fast = fineflow.optimize(_grading(ask("Grade DOC {text}", FakeChat(answers=says))), strict=True)
+    for _ in range(3):
+        fast.invoke({"texts": texts})
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            fast.invoke({"texts": texts})
+        found = gc.collect()
+    finally:
+        gc.enable()
+    assert found == 0
