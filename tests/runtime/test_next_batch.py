@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,8 @@ def second_ends(*, pause: float, depth: int = 3, policy: Policy = by_start, othe
         return asyncio.get_running_loop().time()
 
     async def main() -> float:
-        queue = BatchQueue(EmulatedEmbedding(name=f"next-{next(NAMES)}"), policy)
+        engine: Any = EmulatedEmbedding(name=f"next-{next(NAMES)}")
+        queue = BatchQueue(engine, policy)
         task = asyncio.create_task(two(queue))
         await asyncio.sleep(0.1)
         bulk = asyncio.create_task(ask(queue, "others", others, 64))
@@ -50,15 +52,15 @@ def second_ends(*, pause: float, depth: int = 3, policy: Policy = by_start, othe
 
 
 def test_it_goes_first_also_a_moment_later() -> None:
-    assert second_ends(pause=0.001) == pytest.approx(2 * BATCH, abs=0.005)
+    assert second_ends(pause=0.0005) == pytest.approx(2 * BATCH, abs=0.005)
 
 
 @pytest.mark.parametrize(
     "given",
     [
-        {"pause": 0.01},  # the engine waits 2 ms at most
-        {"pause": 0.001, "depth": 1},  # the query has no next request
-        {"pause": 0.001, "policy": fifo},
+        {"pause": 0.01},  # the engine waits 1 ms at most
+        {"pause": 0.0005, "depth": 1},  # the query has no next request
+        {"pause": 0.0005, "policy": fifo},
     ],
 )
 def test_otherwise_the_engine_goes_on_at_once(given: dict[str, object]) -> None:
@@ -66,5 +68,5 @@ def test_otherwise_the_engine_goes_on_at_once(given: dict[str, object]) -> None:
 
 
 def test_it_does_not_hold_up_older_queries() -> None:
-    ended = second_ends(pause=0.001, others=0.0)
-    assert ended == pytest.approx(6 * BATCH + 0.002, abs=1e-6)  # one wait: for these, when they have ended
+    ended = second_ends(pause=0.0005, others=0.0)
+    assert ended == pytest.approx(6 * BATCH + 0.001, abs=1e-6)  # one wait: for these, when they have ended

@@ -36,7 +36,7 @@ SETTLE_ITERATIONS = 16
 """Iterations of the event loop before a decision: one event (an answer, the end of a batch) often causes several
 requests, some of them a few iterations later. Waiting puts them into one batch; an iteration takes microseconds."""
 
-_HOLD, _HOLD_SHARE = 0.002, 0.01  # seconds, and share of the last batch, that an engine may wait for a next request
+_HOLD, _HOLD_SHARE = 0.001, 0.01  # seconds, and share of the last batch, that an engine may wait for a next request
 _NONE = (inf, 0.0)  # start of a query, seconds of the batch
 
 _batch_numbers = itertools.count()  # per process: a queue may be dropped and created again
