@@ -70,3 +70,15 @@ def test_otherwise_the_engine_goes_on_at_once(given: dict[str, object]) -> None:
 def test_it_does_not_hold_up_older_queries() -> None:
     ended = second_ends(pause=0.0005, others=0.0)
     assert ended == pytest.approx(6 * BATCH + 0.001, abs=1e-6)  # one wait: for these, when they have ended
+
+
+def test_an_idle_engine_begins_at_once() -> None:
+    async def main() -> float:
+        engine: Any = EmulatedEmbedding(name=f"next-{next(NAMES)}")
+        queue = BatchQueue(engine)
+        await asyncio.create_task(ask(queue, "one", 0.0, 16))
+        await asyncio.sleep(1.0)
+        await asyncio.create_task(ask(queue, "other", 1.0, 16))
+        return asyncio.get_running_loop().time()
+
+    assert virtual.run(main()).value == pytest.approx(1.0 + 2 * BATCH, abs=1e-6)

@@ -171,6 +171,7 @@ class BatchQueue:
 
     async def _serve(self) -> None:
         loop, changed, running = asyncio.get_running_loop(), self._changed, self._running
+        self._over = _NONE  # the engine was idle: what ended before that is long over
         try:
             # The queue may have gone to another loop while this task had yet to see that its last batch has ended.
             while self._loop is loop and (self._line or running):
