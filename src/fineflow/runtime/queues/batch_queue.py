@@ -1,7 +1,8 @@
 """Queue of one batch engine, shared by all queries of the process: decide, run, settle (Ayo, section 5.2).
 
-No timers: an idle engine starts with the requests that arrive together, and the next batch forms while it is busy. At
-most one batch is in flight per instance of an engine.
+An idle engine starts with the requests that arrive together, and the next batch forms while it is busy. The one timer:
+between two batches, the next request of a query that came first has a moment to arrive. At most one batch is in flight
+per instance of an engine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from math import inf
 from typing import Any
 
 from fineflow.cost_model.costs import costs
@@ -33,6 +35,9 @@ from fineflow.runtime.statistics import served, watch
 SETTLE_ITERATIONS = 16
 """Iterations of the event loop before a decision: one event (an answer, the end of a batch) often causes several
 requests, some of them a few iterations later. Waiting puts them into one batch; an iteration takes microseconds."""
+
+_HOLD, _HOLD_SHARE = 0.001, 0.01  # seconds, and share of the last batch, that an engine may wait for a next request
+_NONE = (inf, 0.0)  # start of a query, seconds of the batch
 
 _batch_numbers = itertools.count()  # per process: a queue may be dropped and created again
 
@@ -95,6 +100,7 @@ class BatchQueue:
         self._server: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._short = ShortBatches()
+        self._over = _NONE  # of the query that began first of those with a request that has just ended
 
     def __repr__(self) -> str:
         return f"<BatchQueue of {self.engine.name}: {len(self._line)} waiting>"
@@ -165,6 +171,7 @@ class BatchQueue:
 
     async def _serve(self) -> None:
         loop, changed, running = asyncio.get_running_loop(), self._changed, self._running
+        self._over = _NONE  # the engine was idle: what ended before that is long over
         try:
             # The queue may have gone to another loop while this task had yet to see that its last batch has ended.
             while self._loop is loop and (self._line or running):
@@ -172,6 +179,8 @@ class BatchQueue:
                     await asyncio.sleep(0)
                 if self._loop is not loop:
                     return
+                if hold := self._held():
+                    await asyncio.sleep(hold)
                 changed.clear()
                 self._begin()
                 if running:
@@ -185,6 +194,15 @@ class BatchQueue:
         finally:
             if self._loop is loop:
                 self._server = None
+
+    def _held(self) -> float:
+        """Returns the seconds to wait for the next request of a query, one request of which has just ended.
+
+        It often comes through a thread, which takes longer than the iterations. 0 if it would not be the first.
+        """
+        (since, took), self._over = self._over, _NONE
+        first = self.policy is by_start and all(request.seen.started > since for request in self._line)
+        return min(_HOLD, _HOLD_SHARE * took) if first and self._line else 0.0
 
     def _begin(self) -> None:
         """Gives a batch to every idle instance while requests wait."""
@@ -251,6 +269,8 @@ class BatchQueue:
             for request, taken in batch:
                 request.add(taken, results[offset : offset + len(taken)])
                 offset += len(taken)
+                if not request.missing and request.seen.depth > 1:  # its query goes on
+                    self._over = min(self._over, (request.seen.started, events.now() - start))
         finally:
             if self._loop is loop:  # else the queue has gone to another loop, and nothing runs there of this one
                 instance.end(len(items))
