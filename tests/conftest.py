@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import fineflow.api
+from fineflow.adapters.core import durations
+from fineflow.adapters.inner_calls import walk_costs
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
@@ -23,6 +26,10 @@ from scheduling import FIRST, Scheduling
 from sweeps import redundant
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
+
+# Beside other work an example may take long, to make and to run.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 _imported = 0  # modules, when they were last frozen
 
@@ -105,6 +112,8 @@ def interruptible() -> Iterator[None]:
 def nothing_learned() -> None:
     """What earlier tests took does not decide how later ones are planned."""
     costs.forget()
+    for learned in (walk_costs._losses, durations._seconds, durations._calls):
+        learned.clear()
 
 
 @pytest.fixture(scope="session")

@@ -177,10 +177,10 @@ class BatchQueue:
             while self._loop is loop and (self._line or running):
                 for _ in range(SETTLE_ITERATIONS):
                     await asyncio.sleep(0)
+                if self._loop is loop and (hold := self._held()):
+                    await asyncio.sleep(hold)
                 if self._loop is not loop:
                     return
-                if hold := self._held():
-                    await asyncio.sleep(hold)
                 changed.clear()
                 self._begin()
                 if running:
