@@ -197,17 +197,19 @@ FIGURES: Mapping[str, Callable[[Sequence[float]], float]] = {
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=3)
     parser.add_argument("--requests", type=positive, default=40, help="requests of each run (40)")
+    parser.add_argument("--default", action="store_true", help="no other policy than the default")
     given = parser.parse_args(argv)
+    sides = (STOCK, DEFAULT) if given.default else SIDES
     print(f"Applications under load: emulated engines, virtual seconds, {given.runs} seeds.\n{hardware()}\n")
     figures: dict[str, Any] = {}
     checks: dict[str, bool] = {}
     for app in APPS:
         most = sustained(app)
         for share in LOADS:
-            taken: dict[str, list[float]] = {side: [] for side in SIDES}
+            taken: dict[str, list[float]] = {side: [] for side in sides}
             for seed in range(given.runs):
                 arrivals = poisson(given.requests, share * most, seed)
-                for side in SIDES:
+                for side in sides:
                     taken[side] += latencies(app, side, arrivals, seed)
             found = {side: {name: of(values) for name, of in FIGURES.items()} for side, values in taken.items()}
             title = f"{app}, {share:.0%} of {most:.2f}/s"

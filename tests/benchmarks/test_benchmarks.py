@@ -185,7 +185,8 @@ def test_searches_together_find_the_same(tmp_path: Path) -> None:
 
 
 def test_the_default_is_not_behind_tuned_stock_under_load(tmp_path: Path) -> None:
-    shown, figures = run("under_load", "--runs", "1", "--requests", "12", tmp_path=tmp_path)
+    """As many requests as the page shows: which of a few is the slowest is luck."""
+    shown, figures = run("under_load", "--default", tmp_path=tmp_path)
     assert len(figures["checks"]) == 18
     assert all(figures["checks"].values()), shown
 
