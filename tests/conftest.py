@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 import fineflow.api
 from fineflow.adapters.core import durations
 from fineflow.adapters.inner_calls import walk_costs
+from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
@@ -114,6 +115,20 @@ def nothing_learned() -> None:
     costs.forget()
     for learned in (walk_costs._losses, durations._seconds, durations._calls):
         learned.clear()
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The functions that walks for component calls go through during the test."""
+    made: list[Any] = []
+    look = CallFinder.look
+
+    def noted(self: CallFinder) -> Any:
+        made.append(self._function[0])
+        return look(self)
+
+    monkeypatch.setattr(CallFinder, "look", noted)
+    return made
 
 
 @pytest.fixture(scope="session")

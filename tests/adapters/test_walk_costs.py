@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,27 +11,15 @@ from langgraph.graph import END, START, StateGraph
 
 import fineflow
 from fineflow.adapters.inner_calls import walk_costs
-from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 
 
 @pytest.fixture(autouse=True)
-def walks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The functions that were walked through."""
-    made: list[Any] = []
-    look = CallFinder.look
-
-    def noted(self: CallFinder) -> Any:
-        made.append(self._function[0])
-        return look(self)
-
-    monkeypatch.setattr(CallFinder, "look", noted)
-    monkeypatch.setattr(walk_costs, "_LITTLE", 0.0003)  # of a machine that is ten times as fast
-    walk_costs._losses.clear()
-    yield made
-    walk_costs._losses.clear()
+def a_quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is ten times as fast."""
+    monkeypatch.setattr(walk_costs, "_LITTLE", 0.0003)
 
 
 def function(llm: Any, loops: int) -> Callable[[str], list[str]]:

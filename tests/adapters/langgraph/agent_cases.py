@@ -8,14 +8,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from benchmarks.peers.plain import plain
 from langchain.agents import create_agent
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
 
 import fineflow
 from fineflow.backends.emulated.llm import EmulatedLLM
 from fineflow.langchain import ChatEngine
 from fineflow.testing import virtual_threads
-from fineflow.testing.recording import RecordingHandler
+from fineflow.testing.recording import RecordingHandler, run_tree
 
 REASON = "because the person who asks this question wants to know all about the topic, in detail and with sources"
 FOUR = [("look_up", {"topic": topic, "reason": REASON}) for topic in ("rivers", "bridges", "ferries", "floods")]
@@ -123,3 +125,23 @@ async def _arun(graph: Any, entry: str, given: Any, more: Any) -> Any:
     if entry == "astream_events":
         return [each async for each in graph.astream_events(VALUE, given, version="v2", **more)]
     return [each async for each in graph.astream(VALUE, given, **more)]
+
+
+def both(
+    entry: str = "invoke", *given: Any, more: Any = None, saves: bool = False, trees: bool = True, **made: Any
+) -> tuple[Agent, Agent, Any, Any]:
+    """Runs an agent as it is and optimized: both agents and their seconds. Checks that they show the same.
+
+    more: arguments of the run. trees: compares the run trees. saves: with a checkpointer.
+    """
+    stock, mine = (Agent(*given, **made, **({"checkpointer": InMemorySaver()} if saves else {})) for _ in range(2))
+    expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
+    assert seen(found[0]) == seen(expected[0])
+    assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))
+    assert not stock.early
+    return stock, mine, expected[1], found[1]
+
+
+def seen(events: Any) -> Any:
+    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
+    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)

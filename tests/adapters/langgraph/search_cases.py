@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent_cases import Agent, ran
-from benchmarks.peers.plain import plain
+from agent_cases import Agent
 from langchain_core.documents import Document
 from langchain_core.tools import BaseTool, create_retriever_tool, tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 
 from fineflow.testing.langchain import FakeRetriever
-from fineflow.testing.recording import run_tree
 
 Tools = Callable[..., Sequence[BaseTool]]
 
@@ -81,27 +78,6 @@ def asked(*names: str) -> list[Any]:
     """Returns calls of tools whose queries are long enough to take the model some time."""
     text = "what is written about the bridges and the rivers of the town and of its neighbours"
     return [(name, {"query": f"{text} {number}"}) for number, name in enumerate(names)]
-
-
-def both(
-    entry: str, calls: Any, tools: Tools, more: Any = None, *, trees: bool = True, saves: bool = False, **made: Any
-) -> Any:
-    """Runs an agent as it is and optimized: both agents and their seconds. Checks that they show the same.
-
-    more: arguments of the run. trees: compares the run trees. saves: with a checkpointer.
-    """
-    savers = [InMemorySaver() if saves else None for _ in range(2)]
-    stock, mine = (Agent(*calls, tools=tools, checkpointer=saver, **made) for saver in savers)
-    expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
-    assert seen(found[0]) == seen(expected[0])
-    assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))
-    assert not stock.early
-    return stock, mine, expected[1], found[1]
-
-
-def seen(events: Any) -> Any:
-    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
-    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)
 
 
 def saves(agent: Agent) -> BaseTool:

@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pytest
-from agent_cases import VALUE, Agent, ran
+from agent_cases import VALUE, Agent, both, ran, seen
 from benchmarks.peers.plain import plain
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
@@ -18,7 +18,6 @@ from langgraph.checkpoint.memory import InMemorySaver
 from search_cases import (
     Tools,
     asked,
-    both,
     calls_a_tool_itself,
     coroutines,
     functions,
@@ -28,7 +27,6 @@ from search_cases import (
     retriever,
     retriever_tools,
     saves,
-    seen,
 )
 
 import fineflow
@@ -54,7 +52,7 @@ def test_a_slow_search_before_a_quick_one_gains(entry: str, tools: Tools, left_b
     """The model writes the second call while the first one searches; the second one's search begins early, too."""
     if tools is coroutines and entry in ("invoke", "stream"):
         pytest.skip("stock calls async tools in async runs alone")
-    stock, mine, before, after = both(entry, [asked("web", "docs")], tools)
+    stock, mine, before, after = both(entry, asked("web", "docs"), tools=tools)
     assert sorted(mine.called) == sorted(stock.called)
     assert len(mine.early) == 2
     assert before / after >= 1.3
@@ -64,7 +62,7 @@ def test_a_slow_search_before_a_quick_one_gains(entry: str, tools: Tools, left_b
 @pytest.mark.parametrize("names", [["docs"], ["docs", "docs", "docs"], ["docs", "web"]], ids=len)
 def test_no_turn_takes_longer(names: list[str]) -> None:
     """Tools run side by side in stock: what begins early gains nothing if the last call is the slowest."""
-    stock, mine, before, after = both("invoke", [asked(*names)], retriever_tools)
+    stock, mine, before, after = both("invoke", asked(*names), tools=retriever_tools)
     assert sorted(mine.called) == sorted(stock.called)
     assert after <= 1.002 * before
 
@@ -73,7 +71,7 @@ def test_no_turn_takes_longer(names: list[str]) -> None:
 @pytest.mark.parametrize("entry", ["stream", "astream"])
 def test_streams_are_those_of_stock(entry: str, mode: Any, left_before: Any) -> None:
     more = {"stream_mode": mode, "subgraphs": True, "config": {"configurable": {"thread_id": "1"}}}
-    stock, mine, _, _ = both(entry, [asked("web", "docs")], retriever_tools, more, saves=True)
+    stock, mine, _, _ = both(entry, asked("web", "docs"), tools=retriever_tools, more=more, saves=True)
     assert sorted(mine.called) == sorted(stock.called)
     assert mine.early
     assert not settled(before=left_before)
@@ -94,14 +92,14 @@ def test_astream_events_are_those_of_stock() -> None:
 def test_an_error_surfaces_where_stock_searches(entry: str, tools: Tools, left_before: Any) -> None:
     """In async runs, what becomes of the search beside it is a matter of time."""
     calls, sync = asked("web", "docs"), entry in ("invoke", "stream")
-    stock, mine, _, _ = both(entry, [calls], lambda agent: tools(agent, True), trees=sync)
+    stock, mine, _, _ = both(entry, calls, tools=lambda agent: tools(agent, True), trees=sync)
     assert not sync or sorted(mine.called) == sorted(stock.called)
     assert calls[0][1]["query"] in mine.early
     assert not settled(before=left_before)
 
 
 def test_equal_searches_of_two_turns_are_made_twice() -> None:
-    stock, mine, before, after = both("invoke", [asked("web", "docs")] * 2, retriever_tools)
+    stock, mine, before, after = both("invoke", *[asked("web", "docs")] * 2, tools=retriever_tools)
     assert sorted(mine.called) == sorted(stock.called) and len(mine.called) == 4 == len(mine.early)
     assert before / after >= 1.3
 
@@ -127,7 +125,7 @@ def test_breakpoints_leave_searches_to_stock(stops: Any) -> None:
 
 def test_a_run_that_ends_before_its_tools_leaves_no_search(left_before: Any) -> None:
     more = {"config": {"recursion_limit": 1}}
-    stock, mine, _, _ = both("ainvoke", [asked("web", "docs")], retriever_tools, more)
+    stock, mine, _, _ = both("ainvoke", asked("web", "docs"), tools=retriever_tools, more=more)
     assert not stock.called and mine.early
     assert not settled(before=left_before)
 
@@ -153,7 +151,7 @@ def test_a_cancelled_run_and_a_closed_stream_leave_no_search(left_before: Any) -
 
 def test_nothing_is_searched_before_an_earlier_call_may_have_written() -> None:
     both_tools: Tools = lambda agent: [*retriever_tools(agent), saves(agent)]  # noqa: E731
-    _, mine, _, _ = both("invoke", [asked("web", "save", "docs")], both_tools)
+    _, mine, _, _ = both("invoke", asked("web", "save", "docs"), tools=both_tools)
     assert len(mine.early) == 1
 
 
@@ -179,7 +177,7 @@ def with_a_model(agent: Agent) -> list[BaseTool]:
 
 
 def test_models_are_asked_by_stock_and_what_comes_before_a_search_comes_first() -> None:
-    stock, mine, _, _ = both("invoke", [asked("web", "docs")], with_a_model)
+    stock, mine, _, _ = both("invoke", asked("web", "docs"), tools=with_a_model)
     assert sorted(mine.called) == sorted(stock.called)
     assert [each for each in mine.called if each in mine.early] == [asked("web")[0][1]["query"]]
     assert len(mine.summed) == len(stock.summed) == 1
@@ -187,7 +185,7 @@ def test_models_are_asked_by_stock_and_what_comes_before_a_search_comes_first() 
 
 @pytest.mark.parametrize("node", [offers_a_list, offers_each, calls_a_tool_itself])
 def test_searches_start_early_behind_a_node_that_only_asks(node: Any) -> None:
-    stock, mine, before, after = both("invoke", [asked("web", "docs")], retriever_tools, make=graph_of(node))
+    stock, mine, before, after = both("invoke", asked("web", "docs"), tools=retriever_tools, make=graph_of(node))
     assert sorted(mine.called) == sorted(stock.called)
     trusted = node is not calls_a_tool_itself
     assert len(mine.early) == 2 * trusted
@@ -231,7 +229,7 @@ def test_a_search_that_stock_does_not_ask_for_is_dropped(entry: str, left_before
 
 def test_functions_whose_walks_do_not_pay_are_left_to_stock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_calls, "skips", lambda func: True)
-    stock, mine, _, _ = both("invoke", [asked("web", "docs")], retriever_tools)
+    stock, mine, _, _ = both("invoke", asked("web", "docs"), tools=retriever_tools)
     assert sorted(mine.called) == sorted(stock.called) and not mine.early
 
 

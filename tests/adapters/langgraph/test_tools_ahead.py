@@ -6,13 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from agent_cases import FOUR, VALUE, Agent, look_up, ran
-from benchmarks.peers.plain import plain
+from agent_cases import FOUR, VALUE, Agent, both, look_up, ran, seen
 from langchain.agents.middleware import AgentMiddleware, wrap_model_call
 from langchain_core.documents import Document
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -22,7 +20,6 @@ import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeRetriever
 from fineflow.testing.leaks import settled
-from fineflow.testing.recording import run_tree
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 ENTRIES = ("invoke", "ainvoke", "stream", "astream")
@@ -30,23 +27,6 @@ MODES: list[Any] = [
     *("values", "updates", "messages", "debug", "tasks", "checkpoints", "custom"),
     ["values", "updates", "messages", "custom", "tasks"],
 ]
-
-
-def both(
-    entry: str = "invoke", *given: Any, more: Any = None, saves: bool = False, trees: bool = True, **made: Any
-) -> tuple[Agent, Agent, Any, Any]:
-    """Runs an agent as it is and optimized; checks that result and run tree are equal."""
-    stock, mine = (Agent(*given, **made, **({"checkpointer": InMemorySaver()} if saves else {})) for _ in range(2))
-    expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
-    assert seen(found[0]) == seen(expected[0])
-    assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))
-    assert not stock.early
-    return stock, mine, expected[1], found[1]
-
-
-def seen(events: Any) -> Any:
-    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
-    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)
 
 
 @pytest.mark.parametrize("awaits", [False, True])

@@ -269,7 +269,7 @@ class BatchQueue:
             for request, taken in batch:
                 request.add(taken, results[offset : offset + len(taken)])
                 offset += len(taken)
-                if not request.missing and request.seen.depth > 1:  # its query goes on
+                if not request.missing and request.seen.depth > 1 and self._loop is loop:  # its query goes on
                     self._over = min(self._over, (request.seen.started, events.now() - start))
         finally:
             if self._loop is loop:  # else the queue has gone to another loop, and nothing runs there of this one

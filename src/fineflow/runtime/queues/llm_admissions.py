@@ -85,7 +85,7 @@ class Admissions:
 
     @property
     def _here(self) -> bool:
-        """Whether the queue is on the running loop still, and has not gone to another one, where nothing ran."""
+        """True while requests of the running loop are this queue's; False once it has gone to another loop."""
         return asyncio.get_running_loop() is self._loop
 
     def _limited(self) -> bool:
