@@ -30,7 +30,7 @@ LLAMAS: Mapping[str, Mapping[str, Any]] = {
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
         "vocab_size": 4096,
-        "max_position_embeddings": 1024,
+        "max_position_embeddings": 4096,
     },
 }
 ENCODERS: Mapping[str, Mapping[str, Any]] = {

@@ -7,6 +7,7 @@ import functools
 import json
 import os
 import platform
+import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -40,7 +41,9 @@ def hardware() -> str:
     cpu = named[0] if named else platform.processor() or platform.machine()
     busy = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     libraries = f"langchain-core {version('langchain-core')}"
-    return f"{cpu}, {os.cpu_count()} cores{busy}; Python {platform.python_version()}, {libraries}"
+    torch = sys.modules.get("torch")  # what has no model needs no GPU either
+    gpu = f"{torch.cuda.get_device_name()}, " if torch is not None and torch.cuda.is_available() else ""
+    return f"{gpu}{cpu}, {os.cpu_count()} cores{busy}; Python {platform.python_version()}, {libraries}"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -12,12 +12,14 @@ import asyncio
 import random
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.apps import app as app_of
 from benchmarks.apps.app import App
 from benchmarks.harness.contention import measured as contention_of
+from benchmarks.harness.experiment import ALONE
 from benchmarks.harness.load import WARM, acall
 from benchmarks.harness.real_world import RealEngines, RealWorld
 from benchmarks.harness.schemes import scheme as scheme_of
@@ -66,23 +68,34 @@ def _cut(doc: Any) -> Any:
     return doc.model_copy(update={"page_content": text}) if lines else type(doc)(text=text)
 
 
-def measure(names: Sequence[str], device: Device, *, rounds: int, seconds: float, threads: Sequence[int]) -> Any:
-    """Runs applications under ``SCHEMES``; returns ``{"results": ..., "contention": ...}``, in seconds.
+def measure(
+    names: Sequence[str], device: Device, *, rounds: int, seconds: float, threads: Sequence[int], at_once: int = 1
+) -> Any:
+    """Runs applications under ``SCHEMES``; returns ``{"results": ..., "contention": ..., "failed": ...}``, in seconds.
+
+    An application that raises is named under "failed"; the figures of the others are kept.
 
     rounds: at most so many of each application. seconds: for all together; what one leaves, the next ones have.
-    threads: numbers of threads of PyTorch with which contention is measured; 0 for its own choice.
+    threads: numbers of threads of PyTorch with which contention is measured; 0 for its own choice. at_once: concurrent
+    calls of a scheme in each round.
     """
     contention = [contention_of(device, each) for each in threads]
-    engines, ends, results = RealEngines(device), time.monotonic() + seconds, []
+    engines, ends, results, failed = RealEngines(device), time.monotonic() + seconds, [], []
     for place, name in enumerate(names):
         share = (ends - time.monotonic()) / (len(names) - place)
         print(f"{place + 1}/{len(names)} {name}", file=sys.stderr, flush=True)
-        results += _of_app(app_of(name), device, engines, rounds, share)
+        try:
+            results += _of_app(app_of(name), device, engines, rounds, share, at_once)
+        except Exception:
+            traceback.print_exc()
+            failed.append(name)
     asyncio.run(engines.aclose())
-    return {"results": results, "contention": contention}
+    return {"results": results, "contention": contention, "failed": failed}
 
 
-def _of_app(app: App, device: Device, engines: RealEngines, rounds: int, seconds: float) -> list[dict[str, Any]]:
+def _of_app(
+    app: App, device: Device, engines: RealEngines, rounds: int, seconds: float, at_once: int = 1
+) -> list[dict[str, Any]]:
     costs.forget()
     began, setting = time.monotonic(), device.setting(app.setting)
     worlds = {
@@ -91,7 +104,7 @@ def _of_app(app: App, device: Device, engines: RealEngines, rounds: int, seconds
     }
     chains = {name: scheme_of(name).build(app, world) for name, world in worlds.items()}
     took: dict[str, list[float]] = {name: [] for name in SCHEMES}
-    answers: dict[str, list[str]] = {name: [] for name in SCHEMES}
+    answers: dict[str, dict[int, str]] = {name: {} for name in SCHEMES}
 
     async def call(name: str, number: int) -> None:
         # A server takes no salt: there each scheme has questions of its own, but for the first one.
@@ -100,7 +113,7 @@ def _of_app(app: App, device: Device, engines: RealEngines, rounds: int, seconds
         start = now()
         answer = await acall(chains[name], given)
         took[name].append(now() - start)
-        answers[name].append(str(app.answer(answer)) if number == 0 or device.kind != "openai" else "")
+        answers[name][number] = str(app.answer(answer)) if number == 0 or device.kind != "openai" else ""
 
     async def run() -> None:
         for name in SCHEMES:
@@ -112,7 +125,8 @@ def _of_app(app: App, device: Device, engines: RealEngines, rounds: int, seconds
             if turn >= LEAST and (time.monotonic() - began) * (turn + 1) / turn > seconds:
                 break
             for name in random.Random(turn).sample(SCHEMES, len(SCHEMES)):
-                await call(name, WARM + turn)
+                numbers = range(WARM + turn * at_once, WARM + (turn + 1) * at_once)
+                await asyncio.gather(*(call(name, number) for number in numbers))
 
     sent: dict[str, dict[str, float]] = {}
     asyncio.run(run())
@@ -120,7 +134,7 @@ def _of_app(app: App, device: Device, engines: RealEngines, rounds: int, seconds
         {
             "app": app.name,
             "scheme": name,
-            "load": "alone",
+            "load": ALONE if at_once == 1 else f"{at_once} at once",
             "seconds": took[name],
             "mean": sum(took[name]) / len(took[name]),
             "per_request": {

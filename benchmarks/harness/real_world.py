@@ -19,6 +19,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from benchmarks.apps.app import App
+from benchmarks.gpu_models import ENCODERS, LLAMAS, random_encoder, random_llama
 from benchmarks.harness.setting import Device, Setting
 from benchmarks.harness.world import World
 from fineflow.engines import EmbeddingSimilarityEngine, SentenceTransformerEngine, bundled_minilm
@@ -92,8 +93,9 @@ class RealEngines:
 
     def __init__(self, device: Device) -> None:
         self._folder = TemporaryDirectory()
-        self.llm = _engine(device, Path(self._folder.name))
-        self.embedder = SentenceTransformerEngine(bundled_minilm(), name="embedder")
+        folder = Path(self._folder.name)
+        self.llm = _engine(device, folder)
+        self.embedder = SentenceTransformerEngine(_encoder(device, folder), name="embedder")
         self._vectors: dict[str, list[float]] = {}
 
     def vectors(self, texts: Sequence[str]) -> list[list[float]]:
@@ -182,13 +184,27 @@ def roomy(folder: Path) -> Path:
     return folder
 
 
+def _encoder(device: Device, folder: Path) -> Path | str:
+    """Returns the embedding model: the bundled one, or one of random weights beside such an LLM."""
+    if device.about not in ENCODERS:
+        return bundled_minilm()
+    (folder / "encoder").mkdir()
+    return random_encoder(folder / "encoder", device.about, scores=False, dtype="float32")[0]
+
+
 def _engine(device: Device, folder: Path) -> Any:
     """Returns the LLM. folder: empty, and there until the engine is closed."""
     if device.kind == "openai":
         from fineflow.engines import OpenAIServerEngine
 
         return OpenAIServerEngine(device.about)
-    model = device.about or roomy(folder)
+    model: Path | str = device.about or roomy(folder)
+    if device.about in LLAMAS:
+        import torch
+
+        on, dtype = ("cuda", "bfloat16") if torch.cuda.is_available() else ("cpu", "float32")
+        (folder / "llm").mkdir()
+        model, _ = random_llama(folder / "llm", device.about, device=on, dtype=dtype)
     if device.kind == "transformers":
         from fineflow.engines import TransformersEngine
 

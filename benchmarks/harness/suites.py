@@ -67,16 +67,19 @@ def planned(parts: Sequence[Part], where: Device, names: Sequence[str]) -> list[
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the flags of ``suite``."""
-    parser.add_argument("device", help="emulated, transformers, vllm or openai:URL")
+    parser.add_argument(
+        "device", help="emulated, transformers, transformers:8b (weights at random), vllm or openai:URL"
+    )
     parser.add_argument("--app", nargs="+", metavar="APP", help="some of its applications (all)")
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"default {FOLDER}/DEVICE.json")
     parser.add_argument("--jobs", type=positive, default=os.cpu_count() or 1, help="processes, of virtual time")
     parser.add_argument("--rounds", type=positive, default=8, help="calls of each scheme on real engines, at most (8)")
+    parser.add_argument("--at-once", type=positive, default=1, help="concurrent calls of a scheme on real engines (1)")
     parser.add_argument("--seconds", type=float, default=330.0, help="for the applications on real engines (330)")
 
 
 def main(given: argparse.Namespace, command: Sequence[str]) -> int:
-    """Measures and writes the file; returns the exit status: 1 if schemes gave different answers."""
+    """Measures and writes the file; returns the exit status: 1 if one failed or schemes gave different answers."""
     began = time.time()
     try:
         where = device(given.device)
@@ -91,7 +94,7 @@ def main(given: argparse.Namespace, command: Sequence[str]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(written({**about(given.device, names, command, began), **figures}), encoding="utf-8")
     print(f"{path}: {len(figures['results'])} results in {time.time() - began:.0f} s")
-    differing = differences(figures["results"])
+    differing = [f"{name} raised an exception" for name in figures.get("failed", ())] + differences(figures["results"])
     for text in differing:
         print(f"MISS  {text}")
     return 1 if differing else 0
@@ -110,11 +113,19 @@ def _emulated(where: Device, names: Sequence[str], jobs: int) -> dict[str, Any]:
 
 
 def _real(where: Device, names: Sequence[str], given: argparse.Namespace) -> dict[str, Any]:
-    threads = (0, 1) if where.kind == "transformers" else (0,)
-    found = interleaved.measure(names, where, rounds=given.rounds, seconds=given.seconds, threads=threads)
+    threads = (0, 1) if where == Device("transformers") else (0,)
+    found = interleaved.measure(
+        names,
+        where,
+        rounds=given.rounds,
+        seconds=given.seconds,
+        threads=() if given.at_once > 1 else threads,
+        at_once=given.at_once,
+    )
     print(table(real_rows(found["results"])))
-    print()
-    print(table(contention_rows(found["contention"])))
+    if found["contention"]:
+        print()
+        print(table(contention_rows(found["contention"])))
     return dict(found)
 
 

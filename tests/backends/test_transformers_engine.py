@@ -62,7 +62,7 @@ class Forwards:
 def test_it_is_an_engine(engine: TransformersEngine) -> None:
     assert isinstance(engine, LLMEngine)
     assert engine.can_prefill
-    assert engine.block_size == 16
+    assert engine.block_size == (16 if engine.device.type == "cpu" else 256)
     assert engine.context == 2048
     assert "idle" in repr(TransformersEngine(engine.model_id))
 
@@ -164,7 +164,7 @@ async def test_prefill_makes_the_later_request_reuse_its_blocks(engine: Transfor
     await engine.reset_prefix_cache()
     await engine.prefill(known)
     warm = await collect(engine, prompt, max_tokens=8)
-    assert warm.cached_tokens == len(known) // 16 * 16
+    assert warm.cached_tokens == len(known) // engine.block_size * engine.block_size
     assert warm.tokens == cold.tokens
 
 
@@ -174,7 +174,7 @@ async def test_what_is_kept_is_not_prefilled_again(engine: TransformersEngine) -
     await engine.reset_prefix_cache()
     assert engine.cached(prompt) == 0
     await engine.prefill(prompt)
-    assert engine.cached(prompt) == len(prompt) // 16 * 16
+    assert engine.cached(prompt) == len(prompt) // engine.block_size * engine.block_size
     with events.record() as intervals:
         await engine.prefill(prompt)
         await engine.prefill(prompt[:40])
@@ -200,6 +200,8 @@ async def test_requests_beyond_the_cache_take_turns(folder: Path) -> None:
 
 async def test_prefilled_prompts_start_sooner(engine: TransformersEngine) -> None:
     """In CPU time of this process, of which other load on the machine takes nothing."""
+    if engine.device.type != "cpu":
+        pytest.skip("on a GPU a pass over these 700 tokens takes as long as one over 20")
     prompt = chat(engine, LONG + LONG)
 
     async def first_token() -> float:

@@ -31,7 +31,7 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def engine(folder: Path) -> Iterator[TransformersEngine]:
-    engine = TransformersEngine(folder, name="tiny")
+    engine = TransformersEngine(folder, name="tiny", dtype="float32")  # by default on CUDA: the model's own
     yield engine
     asyncio.run(engine.aclose())
 

@@ -11,6 +11,7 @@ import sysconfig
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -209,7 +210,7 @@ def _installed(package: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)
     folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
     places = [os.path.realpath(place) for place in (file, *folders) if place]
-    return bool(places) and all(place.startswith(_package_folders()) for place in places)
+    return bool(places) and all(place.startswith(_package_folders()) or _recorded(place) for place in places)
 
 
 @functools.cache
@@ -217,6 +218,27 @@ def _package_folders() -> tuple[str, ...]:
     """Returns the folders of installed packages, those of ``pip install --user`` and of the system among them."""
     own = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
     return _ended(*own, *site.getsitepackages(), site.getusersitepackages())
+
+
+def _recorded(place: str) -> bool:
+    """Returns True if a file or folder was installed to a folder of its own (``pip install --target``, a layer of a
+    function service): the records of the packages beside it name it.
+    """
+    return any(
+        os.sep.join(place.removeprefix(folder).split(os.sep)[:2]) in _records(folder)
+        for folder in _ended(*filter(None, sys.path))
+        if place.startswith(folder)
+    )
+
+
+@functools.cache
+def _records(folder: str) -> frozenset[str]:
+    """Returns what the packages installed to a folder put there: the first two parts of each path, and the first."""
+    found: set[str] = set()
+    for each in metadata.distributions(path=[folder]):
+        for path in (each.read_text("RECORD") and each.files) or ():  # no record: a checkout, in development mode
+            found.update((path.parts[0], os.sep.join(path.parts[:2])))
+    return frozenset(found)
 
 
 def _ended(*folders: str) -> tuple[str, ...]:

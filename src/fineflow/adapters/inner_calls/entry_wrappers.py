@@ -118,7 +118,7 @@ def merging() -> bool:
 def claimed(component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Makes a call of a component, whose class has no wrapper: by what runs ahead, if a walk has found the call."""
     calls = active.get()
-    call = None if calls is None else calls.take(component, name, args, named)
+    call = None if calls is None or calls.runs(own) else calls.take(component, name, args, named)
     return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
 
 
@@ -127,7 +127,7 @@ async def aclaimed(
 ) -> Any:
     """``claimed`` for async methods."""
     calls = active.get()
-    call = None if calls is None else calls.take(component, name, args, named)
+    call = None if calls is None or calls.runs(own) else calls.take(component, name, args, named)
     return await (own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named))
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import threading
 import time
 import warnings
@@ -263,6 +264,16 @@ class InnerCalls:
             asyncio.get_running_loop().call_soon(self.look)
 
     # --- what stock does --------------------------------------------------------------------------------------------
+
+    def runs(self, method: Any) -> bool:
+        """Returns True for the method whose calls these are: the call of it that is under way is none of them."""
+        func, of = getattr(self._func, "__func__", None), getattr(method, "__func__", None)
+        return (
+            func is not None
+            and of is not None
+            and method.__self__ is self._func.__self__
+            and inspect.unwrap(of) is inspect.unwrap(func)
+        )
 
     def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall | None:
         """Returns the call that stock is about to make; None for one that nothing has found."""
