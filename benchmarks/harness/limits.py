@@ -82,9 +82,9 @@ class Path:
         end = known + max(out - 1, 0) * pace
         size = sum(tokens for tokens, _ in parts) + out
         together = max(1.0, min(model.sequences, model.blocks * BLOCK / size))
-        work = sum(n for n, _ in parts) * model.prefill_token + out * (
-            model.decode_sequence + model.iteration / together
-        )
+        # Tokens that are free in an iteration may all be in iterations that decode, too.
+        filling = 0.0 if model.free else sum(n for n, _ in parts) * model.prefill_token
+        work = filling + out * (model.decode_sequence + model.iteration / together)
         made, total = [], 0
         for length in items:
             total += length
@@ -92,7 +92,6 @@ class Path:
             made.append(Step(f"{name}, part", on, 0.0, at, 0.0, _least(model, prompt, (total - 1) * pace)))
         begins = min(at for _, at in parts)
         after = _least(model, prompt, end - known)
-        filling = sum(n for n, _ in parts) * model.prefill_token
         return self._add(Step(name, on, begins, end, work, after, known, tuple(made), out, pace, filling))
 
     def beside(self, steps: Sequence[Step]) -> list[Step]:
@@ -244,7 +243,8 @@ def _prefilled(model: LLMProfile, parts: Sequence[tuple[int, float]]) -> float:
         for i in range(j):
             tokens = sum(n for n, _ in parts[i:j])
             rounds = -(-tokens // model.prefill_tokens)
-            seconds = rounds * (model.iteration + model.prefill) + tokens * model.prefill_token
+            costly = max(tokens - rounds * model.free, 0)
+            seconds = rounds * (model.iteration + model.prefill) + costly * model.prefill_token
             ways.append(max(best[i], parts[j - 1][1]) + seconds)
         best.append(min(ways))
     return best[-1]

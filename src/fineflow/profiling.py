@@ -171,8 +171,31 @@ def _llm_profile(prefills: Sequence[tuple[float, float]], steps: Sequence[tuple[
     (started, token), (iteration, sequence) = near(prefills), near(steps)
     if started >= iteration:
         return LLMProfile(iteration, token, sequence, prefill=started - iteration)
-    rates = [(seconds - iteration) / tokens for tokens, seconds in prefills]  # a prefill takes at least one iteration
-    return LLMProfile(iteration, max((min(rates) + max(rates)) / 2, 0.0), sequence)
+    return _hidden(prefills, LLMProfile(iteration, 0.0, sequence))  # a prefill takes at least one iteration
+
+
+def _hidden(prefills: Sequence[tuple[float, float]], profile: LLMProfile) -> LLMProfile:
+    """Returns the profile whose free tokens and seconds per further token have the least maximum relative error."""
+
+    def error(found: LLMProfile) -> float:
+        return max(abs(prefill_seconds(found, round(tokens)) / seconds - 1) for tokens, seconds in prefills)
+
+    tried = [profile]
+    for free in range(0, profile.prefill_tokens, 16):
+        costs = [
+            (seconds - rounds * profile.iteration) / (tokens - rounds * free)
+            for tokens, seconds in prefills
+            if tokens > (rounds := -(-tokens // profile.prefill_tokens)) * free
+        ]
+        means = [(one + other) / 2 for one in costs for other in costs]
+        tried += (replace(profile, prefill_token=cost, free=free) for cost in means if cost > 0)
+    return min(tried, key=error)
+
+
+def prefill_seconds(profile: LLMProfile, tokens: int) -> float:
+    """Returns the seconds of a prefill that is alone, in chunks of ``prefill_tokens``."""
+    whole, rest = divmod(tokens, profile.prefill_tokens)
+    return whole * profile.seconds(profile.prefill_tokens, 0) + (profile.seconds(rest, 0) if rest else 0.0)
 
 
 def profile_batches(

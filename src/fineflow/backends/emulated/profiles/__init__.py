@@ -21,7 +21,8 @@ class LLMProfile:
     iteration: seconds of every iteration. prefill_token: additional seconds per prefilled prompt token.
     decode_sequence: additional seconds per decoding sequence. prefill_tokens: most prompt tokens of one iteration;
     longer prompts are prefilled in chunks. sequences: most concurrent requests. blocks: size of the KV cache in blocks.
-    prefill: additional seconds of an iteration that prefills anything.
+    prefill: additional seconds of an iteration that prefills anything. free: prompt tokens of an iteration that cost
+    nothing: on a GPU, few tokens are computed while the weights are read and kernels are launched.
     """
 
     iteration: float
@@ -31,11 +32,12 @@ class LLMProfile:
     sequences: int = 64
     blocks: int = 1024
     prefill: float = 0.0
+    free: int = 0
 
     def seconds(self, prefilled: int, decoding: int) -> float:
         """Returns the seconds of an iteration that prefills and decodes so many tokens and sequences."""
         started = self.iteration + (self.prefill if prefilled else 0.0)
-        return started + prefilled * self.prefill_token + decoding * self.decode_sequence
+        return started + max(prefilled - self.free, 0) * self.prefill_token + decoding * self.decode_sequence
 
 
 @dataclass(frozen=True, slots=True)
