@@ -19,6 +19,7 @@ from fineflow.engines import (
     profile_names,
 )
 from fineflow.ir import Op
+from fineflow.profiling import _llm_profile, prefill_seconds
 from fineflow.protocols import BatchEngine, Sampling
 from fineflow.testing import virtual
 
@@ -76,6 +77,21 @@ def test_a_profile_says_where_it_is_from_and_teaches_the_cost_model(name: str) -
     for row in data["lines"]:
         assert known.measured(row["engine"], Op(row["op"]))
     assert isinstance(load_profile(name), LLMProfile | BatchProfile)
+
+
+def test_tokens_that_cost_nothing_are_found() -> None:
+    """On a GPU, up to some hundred tokens of a prompt take as long as one."""
+    rows = profile_data("llama-8b-h100")["measured"]
+    prefills = [(float(sum(row["tokens"])), row["seconds"]) for row in rows if row["what"] == "prefill"]
+    found = _llm_profile(prefills, [(row["together"], row["seconds"]) for row in rows if row["what"] == "step"])
+    assert found.free == llm_profile("llama-8b-h100").free
+    assert found.seconds(found.free, 0) == found.seconds(1, 0) < found.seconds(found.free + 1, 0)
+    assert max(abs(prefill_seconds(found, round(tokens)) / took - 1) for tokens, took in prefills) < 0.04
+    exact = [(tokens, prefill_seconds(found, round(tokens))) for tokens, _ in prefills]
+    steps = [(count, found.seconds(0, count)) for count in (1, 8, 64)]
+    again = _llm_profile(exact, steps)
+    assert again.free == pytest.approx(found.free, abs=16)
+    assert again.prefill_token == pytest.approx(found.prefill_token, rel=0.02)
 
 
 def test_profiles_that_are_none_are_refused(tmp_path: Path) -> None:
