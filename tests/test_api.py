@@ -6,6 +6,7 @@ import asyncio
 import functools
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -221,6 +222,21 @@ def test_an_environment_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch
         assert (fineflow.optimize(chain) is chain) is off
         with pytest.raises(ValueError, match="timeout"):
             fineflow.optimize(chain, timeout=-1)
+
+
+@pytest.mark.parametrize("made", [two_answers, lambda: ask("{q}"), lambda: 3], ids=["gain", "no gain", "no runnable"])
+def test_a_plan_says_that_fineflow_is_off(made: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = made()
+    with warnings.catch_warnings(action="ignore"):
+        fast = fineflow.optimize(chain)
+    plans = fineflow.explain(chain), fineflow.explain(fast)
+    monkeypatch.setenv("FINEFLOW_DISABLE", "1")
+    off, on = fineflow.explain(chain), fineflow.explain(fast)  # the switch is read when optimize is called
+    said = "fineflow is off: FINEFLOW_DISABLE is set"
+    assert off.summary[0].startswith(said) and off.summary[1:] == plans[0].summary
+    assert said in str(off).replace("\n  ", " ") and said in off.to_html()
+    if fast is not chain:
+        assert str(on) == str(plans[1]) and said not in on.to_html()
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "4"])
