@@ -21,6 +21,7 @@ from fineflow.observe.critical import Forecasts
 from fineflow.obstacles import advice
 from fineflow.options import Options, disabled
 from fineflow.passes import PASSES, Pass, rewrite
+from fineflow.runtime.queues.component_calls import limit_of
 from fineflow.verification.settings import Verify
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ def _explained(
         advice=said,
         verified=_verified(framework, shown, options) if ahead else "",
         visits=framework.visits(shown),
+        limits={p.name: most for p in shown.p_graph if (most := limit_of(p.component)) is not None},
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
             for name, part in framework.parts(obj, shown).items()

@@ -32,7 +32,8 @@ class Explanation:
     gains that no graph shows. ``advice``: what would gain more. ``verified``: how calls are verified. ``parts``:
     explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object. ``program``: of
     semantic functions, which no framework runs. ``off``: fineflow is switched off, so nothing follows the plan.
-    ``visits``: forecasts of the steps in whose runs component calls run ahead, by primitive.
+    ``limits``: how many calls of their component may run at a time, by primitive. ``visits``: forecasts of the steps
+    in whose runs component calls run ahead, by primitive.
     """
 
     p_graph: Graph | None = None
@@ -51,6 +52,7 @@ class Explanation:
     taken: bool = True
     program: bool = False
     off: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
     visits: Mapping[str, Visit] = field(default_factory=dict)
 
     @property
@@ -116,11 +118,11 @@ class Explanation:
 
     @property
     def timing(self) -> tuple[Section, ...]:
-        """Returns tables of where the time goes: predicted paths and runs of steps, and the measured last call."""
+        """Returns tables of where the time goes: predicted paths, runs of steps, limits, and the measured last call."""
         stock = self.entries if self.fallback else self.stock
         table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
         last = measured(self.trace, self.forecasts) if self.trace is not None else ()
-        return (*([table] if table is not None else []), *forecasts(self.visits), *last)
+        return (*([table] if table is not None else []), *forecasts(self.visits), *_limited(self.limits), *last)
 
     @property
     def _marks(self) -> tuple[Marks, Marks]:
@@ -284,6 +286,12 @@ def starts_early(graph: Graph, written: Graph | None) -> list[str]:
 
 def _by_stock(p: Primitive) -> bool:
     return p.effects.kind is Effect.OPAQUE or p.by_stock
+
+
+def _limited(limits: Mapping[str, int]) -> Iterator[Section]:
+    if limits:
+        rows = [(name, f"at most {_count(most, 'call')} at a time") for name, most in limits.items()]
+        yield "Limits of components (fineflow.engines.limit), over all calls of the process", ("step", "why"), rows
 
 
 def _count(number: int, noun: str) -> str:
