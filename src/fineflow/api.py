@@ -2,9 +2,10 @@
 
 lower    the user's object becomes a p-graph of primitives      adapters/core/builder.py, adapters/*/lowering/
 passes   the p-graph becomes an e-graph                         passes/
+decide   which calls follow the plan, and which run as stock    adapters/*/planning.py, adapters/core/plan.py
 run      the e-graph runs ahead, stock claims its results       adapters/core/session.py, runtime/call/executor.py
 
-"Stock" is the framework's own code (LangChain's or LlamaIndex's).
+"Stock" is the framework's own code (LangChain's, LangGraph's or LlamaIndex's). docs/design.md has the whole story.
 """
 
 from __future__ import annotations
