@@ -6,6 +6,7 @@ import asyncio
 import functools
 import re
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,11 +14,15 @@ import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig, RunnablePassthrough, RunnableSequence
+from langchain_core.tools import tool
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
 
 import fineflow
 from fineflow.adapters import registry
 from fineflow.adapters.langchain.framework import FRAMEWORK
 from fineflow.adapters.langchain.proxy import Optimized
+from fineflow.engines import limit
 from fineflow.errors import PlanningError
 from fineflow.ir import Ref
 from fineflow.testing import virtual
@@ -221,6 +226,47 @@ def test_an_environment_variable_switches_it_off(monkeypatch: pytest.MonkeyPatch
         assert (fineflow.optimize(chain) is chain) is off
         with pytest.raises(ValueError, match="timeout"):
             fineflow.optimize(chain, timeout=-1)
+
+
+@pytest.mark.parametrize("made", [two_answers, lambda: ask("{q}"), lambda: 3], ids=["gain", "no gain", "no runnable"])
+def test_a_plan_says_that_fineflow_is_off(made: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    chain = made()
+    with warnings.catch_warnings(action="ignore"):
+        fast = fineflow.optimize(chain)
+    plans = fineflow.explain(chain), fineflow.explain(fast)
+    monkeypatch.setenv("FINEFLOW_DISABLE", "1")
+    off, on = fineflow.explain(chain), fineflow.explain(fast)  # the switch is read when optimize is called
+    said = "fineflow is off: FINEFLOW_DISABLE is set"
+    assert off.summary[0].startswith(said) and off.summary[1:] == plans[0].summary
+    assert said in str(off).replace("\n  ", " ") and said in off.to_html()
+    if fast is not chain:
+        assert str(on) == str(plans[1]) and said not in on.to_html()
+
+
+def searching_graph(search: Any) -> Any:
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", ToolNode([search]))
+    builder.add_edge(START, "tools")
+    return builder.compile()
+
+
+def test_a_plan_shows_limits_of_components() -> None:
+    @tool
+    def search(text: str) -> str:
+        """Searches."""
+        return text
+
+    model = FakeChat()
+    chain, graph = ChatPromptTemplate.from_template("{q}") | model, searching_graph(search)
+    assert "at a time" not in f"{fineflow.explain(chain)}{fineflow.explain(graph)}"
+    limit(model, at_once=1)
+    limit(search, at_once=3)
+    assert set(fineflow.explain(chain).limits.values()) == {1}
+    shown = fineflow.explain(graph)
+    assert [most for name, most in shown.limits.items() if "search" in name] == [3]
+    assert "at most 3 calls at a time" in str(shown) and "at most 3 calls at a time" in shown.to_html()
+    limit(search, at_once=None)
+    assert not fineflow.explain(graph).limits
 
 
 @pytest.mark.parametrize("most", [0, -1, 1.5, True, "4"])

@@ -52,11 +52,6 @@ class OurModel(BaseChatModel):
         return self._generate(messages)
 
 
-class OurRetriever(BaseRetriever):
-    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-        return []
-
-
 noted: list[Any] = []
 
 

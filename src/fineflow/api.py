@@ -2,9 +2,10 @@
 
 lower    the user's object becomes a p-graph of primitives      adapters/core/builder.py, adapters/*/lowering/
 passes   the p-graph becomes an e-graph                         passes/
+decide   which calls follow the plan, and which run as stock    adapters/*/planning.py, adapters/core/plan.py
 run      the e-graph runs ahead, stock claims its results       adapters/core/session.py, runtime/call/executor.py
 
-"Stock" is the framework's own code (LangChain's or LlamaIndex's).
+"Stock" is the framework's own code (LangChain's, LangGraph's or LlamaIndex's). docs/design.md has the whole story.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fineflow.observe.critical import Forecasts
 from fineflow.obstacles import advice
 from fineflow.options import Options, disabled
 from fineflow.passes import PASSES, Pass, rewrite
+from fineflow.runtime.queues.component_calls import limit_of
 from fineflow.verification.settings import Verify
 
 if TYPE_CHECKING:
@@ -117,6 +119,8 @@ def explain(
     """Returns the plan of an object: its graphs, each rewrite and refusal with its reason, its critical path.
 
     Seconds are predictions, marked as such, from what this process has measured of its engines (``fineflow.costs``).
+    With the environment variable ``FINEFLOW_DISABLE=1``, the plan that is not used is shown, and the first sentence
+    says so.
 
     obj: as for ``optimize``, or a semantic variable: the program that it is part of.
     input: an example input of a runnable; needed only if calls get neither text nor a dict of texts.
@@ -132,19 +136,19 @@ def explain(
     if last_run and not optimized:
         raise ValueError(f"{_EXPECTED}; got {type(obj).__name__}, which is not optimized")
     own = obj.__wrapped__ if optimized else obj
-    framework = framework_of(own)
+    framework, off = framework_of(own), disabled() and not optimized
     if isinstance(own, type):
         why = f"it is not {taken()}" if framework is None else "what a class builds depends on its arguments"
         text = f"it is a class ({why}), and has no plan; explain an object of it"
-        return Explanation(name=f"class {own.__name__}", fallback=text, taken=False)
+        return Explanation(name=f"class {own.__name__}", fallback=text, taken=False, off=off)
     if framework is None:
         text = f"it is not {taken()}; optimize leaves it as it is{unusable()}"
-        return Explanation(name=type(obj).__name__, fallback=text, taken=False)
+        return Explanation(name=type(obj).__name__, fallback=text, taken=False, off=off)
     found = _explained(framework, obj, "", options, input, obj._self_last if last_run else None)
     if last_run and not _ran(found):
         trace = None if obj._self_last is None else obj._self_last.trace
         raise ValueError(f"{_EXPECTED}; {_ONLY_INSIDE if trace is not None and trace.inside else _NONE_AHEAD}")
-    return found
+    return replace(found, off=off)
 
 
 def _explained(
@@ -178,6 +182,7 @@ def _explained(
         advice=said,
         verified=_verified(framework, shown, options) if ahead else "",
         visits=framework.visits(shown),
+        limits={p.name: most for p in shown.p_graph if (most := limit_of(p.component)) is not None},
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
             for name, part in framework.parts(obj, shown).items()

@@ -31,8 +31,9 @@ class Explanation:
     stock although others do not. ``forecasts``: the predicted critical paths. ``trace``: the last call. ``remarks``:
     gains that no graph shows. ``advice``: what would gain more. ``verified``: how calls are verified. ``parts``:
     explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object. ``program``: of
-    semantic functions, which no framework runs. visits: forecasts of the steps in whose runs component calls run ahead,
-    by primitive.
+    semantic functions, which no framework runs. ``off``: fineflow is switched off, so nothing follows the plan.
+    ``limits``: how many calls of their component may run at a time, by primitive. ``visits``: forecasts of the steps
+    in whose runs component calls run ahead, by primitive.
     """
 
     p_graph: Graph | None = None
@@ -50,6 +51,8 @@ class Explanation:
     parts: tuple[Explanation, ...] = ()
     taken: bool = True
     program: bool = False
+    off: bool = False
+    limits: Mapping[str, int] = field(default_factory=dict)
     visits: Mapping[str, Visit] = field(default_factory=dict)
 
     @property
@@ -61,6 +64,14 @@ class Explanation:
     @property
     def summary(self) -> tuple[str, ...]:
         """Summarises the plan in a few plain sentences."""
+        return (*self._switch, *self._planned)
+
+    @property
+    def _switch(self) -> tuple[str, ...]:
+        return (_OFF,) if self.off else ()
+
+    @property
+    def _planned(self) -> tuple[str, ...]:
         if not self.taken:
             return (f"There is nothing to plan: {self.fallback}.",)
         if self.fallback:
@@ -107,11 +118,11 @@ class Explanation:
 
     @property
     def timing(self) -> tuple[Section, ...]:
-        """Returns tables of where the time goes: predicted paths and runs of steps, and the measured last call."""
+        """Returns tables of where the time goes: predicted paths, runs of steps, limits, and the measured last call."""
         stock = self.entries if self.fallback else self.stock
         table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
         last = measured(self.trace, self.forecasts) if self.trace is not None else ()
-        return (*([table] if table is not None else []), *forecasts(self.visits), *last)
+        return (*([table] if table is not None else []), *forecasts(self.visits), *_limited(self.limits), *last)
 
     @property
     def _marks(self) -> tuple[Marks, Marks]:
@@ -142,7 +153,7 @@ class Explanation:
 
     def to_html(self) -> str:
         """Renders the plan as one self-contained HTML page."""
-        summary = () if self.fallback else self.summary
+        summary = self._switch if self.fallback else self.summary
         written, run = self._marks
         p_graph, e_graph = self.p_graph, None if self.fallback else self.e_graph
         if p_graph is not None:
@@ -183,6 +194,10 @@ class Explanation:
         }
 
 
+_OFF = (
+    "fineflow is off: FINEFLOW_DISABLE is set, so optimize returns the object as it is, and every call runs as stock. "
+    "Without the variable:"
+)
 _NOT_YET = "As it is, nothing starts earlier than in stock."
 _NOTHING = "Every step needs the one before, so nothing can start earlier than in stock."
 _IN_ORDER = "Every request needs the one before, and starts in the runtime as soon as that has ended."
@@ -271,6 +286,12 @@ def starts_early(graph: Graph, written: Graph | None) -> list[str]:
 
 def _by_stock(p: Primitive) -> bool:
     return p.effects.kind is Effect.OPAQUE or p.by_stock
+
+
+def _limited(limits: Mapping[str, int]) -> Iterator[Section]:
+    if limits:
+        rows = [(name, f"at most {_count(most, 'call')} at a time") for name, most in limits.items()]
+        yield "Limits of components (fineflow.engines.limit), over all calls of the process", ("step", "why"), rows
 
 
 def _count(number: int, noun: str) -> str:

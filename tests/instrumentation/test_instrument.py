@@ -138,10 +138,6 @@ def test_uninstrument_restores_the_methods() -> None:
     assert not fineflow.status().active
 
 
-class Later(RunnableLambda[Any, Any]):
-    pass
-
-
 @pytest.mark.parametrize(
     ("lists", "calls"),
     [

@@ -173,6 +173,26 @@ def test_names_that_differ_at_the_end_are_cut_at_the_beginning(shown: Browser, t
     shot(shown, tmp_path / "cut.html", "names")
 
 
+def test_names_of_narrow_bars_are_behind_them_where_there_is_room(shown: Browser, tmp_path: Path) -> None:
+    """A whole name, beside its bar and before the next one; in the bar where the next one is too near."""
+    work = [Interval("store", f"search {n}", n / 4, n / 4, n / 4 + 0.01) for n in range(4)]
+    work += [Interval("llm", f"answer {n}", n / 40, n / 40, (n + 1) / 40) for n in range(40)]
+    shown.show(Timeline([Track("narrow", work, 0.0, 1.0)]).save(tmp_path / "narrow.html"), width=WIDE)
+    boxes = "(each => (b => [b.left, b.right])(each.getBoundingClientRect()))"
+    bars, names = (
+        shown.run(f"[...document.querySelectorAll('.row')[0].querySelectorAll('{what}')].map{boxes}")
+        for what in (".bar", ".behind bdi")
+    )
+    assert len(bars) == len(names) == 4
+    for (_, end), (left, right), (following, _) in zip(bars, names, [*bars[1:], [WIDE, WIDE]], strict=True):
+        assert end <= left < right <= following
+        assert right - left > 40  # the whole name
+    assert shown.run("document.querySelectorAll('.behind').length") == 4, "the answers follow each other"
+    drawn = "[...document.querySelectorAll('.run span')].filter(s => getComputedStyle(s).display != 'none').length"
+    assert shown.run(drawn) == 40
+    shot(shown, tmp_path / "narrow.html", "names")
+
+
 def test_lanes_have_the_same_order_and_colours(shown: Browser, page: Path) -> None:
     shown.show(page, width=WIDE)
     lanes = shown.run(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import zlib
 from dataclasses import dataclass, field
 from typing import Any
@@ -309,8 +308,3 @@ def chains(draw: Any) -> Spec:
         last, _ = drawing.value(kinds)
         spec = (*spec, last)
     return spec
-
-
-def shown(spec: Spec) -> str:
-    """A specification, to read."""
-    return json.dumps(spec, indent=None)

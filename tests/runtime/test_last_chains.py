@@ -14,7 +14,7 @@ from fineflow.ir import Op
 from fineflow.protocols import Sampling
 from fineflow.runtime import events
 from fineflow.runtime.queues import llm_admissions, request_context
-from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
+from fineflow.runtime.queues.engine_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.llm_queue import LLMQueue
 from fineflow.runtime.queues.llm_request import earliest_first
 from fineflow.runtime.queues.policy import PATIENCE, Policy, Waiting, app_fifo, by_start

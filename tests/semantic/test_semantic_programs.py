@@ -24,10 +24,6 @@ from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.leaks import Left, settled
 
 
-def last_words(prompt: str) -> str:
-    return " ".join(prompt.split()[-2:])
-
-
 @fineflow.semantic_function
 def summarize(text: Any) -> None:
     """Summarize: {{input:text}} Summary: {{output:summary}}"""

@@ -95,11 +95,6 @@ class Space:
         length = sum(self.intermediate_length) // 2 if synthesis == "map_reduce" else 0
         return Configuration((low + high) // 2, synthesis, length)
 
-    @property
-    def lowest(self) -> Configuration:
-        """The last configuration in the order of iteration."""
-        return list(self)[-1]
-
     def up_to(self, reach: float) -> Space:
         """Returns the lower part of the space: the ranges of its knobs up to a share of their length, 0 to 1."""
         chunks, lengths = (

@@ -13,6 +13,7 @@ from fineflow.runtime.events import Interval
 
 _ROWS = ((10, 20, ""), (100, 14, " small"), (10**9, 7, " thin"))  # up to so many rows of a lane: height in px, class
 _MANY = 40  # bars in a track from which zooming helps
+_NARROW, _ROOM = 4.0, 5.0  # percent of the plot: bars below have their names behind them if so much is free there
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +125,18 @@ def _lane(
 ) -> str:
     packed = rows(track.intervals, [at for at, i in enumerate(track.intervals) if i.lane == lane])
     whole, height, size = lane_height(max((row for _, row in packed), default=0) + 1)
+    behind = _behind(track, packed, axis)
     bars = "".join(
-        _bar(track.intervals[at], shown[at], critical.get(at, ()), row * height, height - 2, track.zero, axis)
+        _bar(
+            track.intervals[at],
+            shown[at],
+            critical.get(at, ()),
+            row * height,
+            height - 2,
+            track.zero,
+            axis,
+            behind.get(at),
+        )
         for at, row in packed
     )
     return (
@@ -134,8 +145,30 @@ def _lane(
     )
 
 
+def _behind(track: Track, packed: Sequence[tuple[int, int]], axis: _Axis) -> dict[int, tuple[float, float]]:
+    """Returns where names are that have more room behind their bars than in them: left and width, in percent."""
+    places: dict[int, tuple[float, float]] = {}
+    next_in: dict[int, float] = {}  # by row
+    whole = axis.percent(track.total)
+    for at, row in reversed(packed):
+        i = track.intervals[at]
+        left, start, end = (axis.percent(seconds - track.zero) for seconds in (i.queued, i.start, i.end))
+        room = next_in.get(row, whole if end < whole else 100.0) - end
+        if end - start < _NARROW and room > _ROOM:
+            places[at] = end, room
+        next_in[row] = left
+    return places
+
+
 def _bar(
-    i: Interval, name: str, critical: Sequence[tuple[float, float]], top: int, height: int, zero: float, axis: _Axis
+    i: Interval,
+    name: str,
+    critical: Sequence[tuple[float, float]],
+    top: int,
+    height: int,
+    zero: float,
+    axis: _Axis,
+    behind: tuple[float, float] | None,
 ) -> str:
     left, start, end = (axis.percent(seconds - zero) for seconds in (i.queued, i.start, i.end))
     width = max(end - left, 0.0)
@@ -153,11 +186,16 @@ def _bar(
     )
     lines = [name, *_details(i, zero, critical=bool(critical))]
     tip = f"<b>{escape(lines[0])}</b>" + "".join(f"<span>{escape(line)}</span>" for line in lines[1:])
+    after = ""
+    if behind is not None:
+        kind += " named"
+        place = f"left:{behind[0]:.3f}%;width:{behind[1]:.3f}%;top:{top + 1}px;line-height:{height}px"
+        after = f'<span class="behind" aria-hidden="true" style="{place}"><bdi>{escape(name)}</bdi></span>'
     return (
         f'<div class="bar{kind}" tabindex="0" role="img" aria-label="{escape("; ".join(lines))}" '
         f'style="left:{left:.3f}%;width:max({width:.3f}%,2px);top:{top + 1}px;height:{height}px">{wait}'
         f'<div class="run" style="left:{min(waited, 100):.2f}%;line-height:{height}px"><span><bdi>{escape(name)}</bdi>'
-        f'</span></div>{paths}<div class="tip" aria-hidden="true">{tip}</div></div>'
+        f'</span></div>{paths}<div class="tip" aria-hidden="true">{tip}</div></div>{after}'
     )
 
 

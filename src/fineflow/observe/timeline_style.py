@@ -66,6 +66,10 @@ STYLE = (
     # In the narrowest bars the dots would take the place of the number.
     "@container(max-width:44px){.run span{text-overflow:clip;padding:0 2px}}"
     "@container(max-width:11px){.run span{display:none}}"
+    # Behind a bar there is more room than in it.
+    ".behind{position:absolute;padding:0 3px;font-size:11.5px;color:var(--dim);direction:rtl;text-align:left;"
+    "overflow:hidden;white-space:nowrap;text-overflow:ellipsis;pointer-events:none}.named .run span{display:none}"
+    ".small .behind{font-size:9.5px}.thin .behind{display:none}"
     ".path{top:auto;height:4px;background:var(--c);border-radius:0 0 3px 3px}"
     ".all .run{background:var(--c);color:var(--paper);box-shadow:none}.all .path{display:none}"
     ".small .run{font-size:9.5px;border-radius:2px}.small .run span{padding:0 3px}"

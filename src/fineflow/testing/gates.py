@@ -247,10 +247,6 @@ class Meter:
         """Waits in the running event loop until nothing is running. Raises TimeoutError."""
         await self._signal.wait(lambda: self.in_flight == 0, timeout, self._busy)
 
-    def wait_ended(self, n: int, timeout: float = 10.0) -> None:
-        """Blocks until ``n`` pieces of work have ended in all. Raises TimeoutError."""
-        self._signal.wait_sync(lambda: len(self.spans) >= n, timeout, lambda: self._unfinished(n))
-
     async def ended(self, n: int, timeout: float = 10.0) -> None:
         """Waits in the running event loop until ``n`` pieces of work have ended in all. Raises TimeoutError."""
         await self._signal.wait(lambda: len(self.spans) >= n, timeout, lambda: self._unfinished(n))

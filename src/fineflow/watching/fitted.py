@@ -35,7 +35,6 @@ class Fitted:
     """The critical paths of a plan with the seconds of watched calls: as written, called as it was, and as run."""
 
     written: Forecast
-    written_async: Forecast
     run: Forecast
 
     @property
@@ -50,7 +49,6 @@ def fitted(plan: Plan, calls: Sequence[Run]) -> Fitted:
     sync = calls[-1].sync
     return Fitted(
         predict(plan.p_graph, as_is, serial=sync),
-        predict(plan.p_graph, as_is),
         predict(plan.e_graph, ahead, written=plan.p_graph),
     )
 

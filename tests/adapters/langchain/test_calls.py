@@ -32,10 +32,6 @@ async def no_task_of_ours_is_left() -> None:
     assert [code.co_qualname for code in codes if code and "fineflow/" in code.co_filename.partition("src/")[2]] == []
 
 
-def engine_tasks() -> set[asyncio.Task[Any]]:
-    return {task for task in asyncio.all_tasks(engine_loop()) if not task.done()}
-
-
 def no_engine_task_is_left() -> None:
     async def turns() -> int:
         for _ in range(10):

@@ -34,10 +34,6 @@ def _mine(chain: Any) -> Any:
     return optimize(chain, strict=True, eager=True)
 
 
-def _question(value: Any) -> str:
-    return str(value["question"])
-
-
 def _calling(inner: Any) -> Any:
     return RunnableLambda(lambda x: inner.invoke(x))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,11 +15,12 @@ import pytest
 from faults import in_virtual_time, needs_virtual_threads
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow.langchain import EngineEmbeddings
 from fineflow.runtime.events import now
+from fineflow.runtime.loop import deadline, workers
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues.admission import process_admission
 from fineflow.runtime.queues.batch_queue import batch_queue_of
@@ -247,6 +250,75 @@ def test_a_sync_stream_that_is_read_slowly_is_stopped_in_time() -> None:
     virtual_threads.run(read)
     model.meter.wait_idle()
     assert model.meter.calls == 1
+
+
+AFTER_THE_MODEL = {
+    "a parser": lambda model: model | StrOutputParser(),
+    "a generator": lambda model: model | StrOutputParser() | RunnableGenerator(lambda chunks: (yield from chunks)),
+    "beside another": lambda model: {"a": model | StrOutputParser(), "b": StrOutputParser()} | RunnablePassthrough(),
+}
+
+
+@needs_virtual_threads
+@pytest.mark.parametrize("left", ["asked again", "closed", "collected"])
+@pytest.mark.parametrize("kind", AFTER_THE_MODEL)
+def test_python_reports_nothing_of_a_sync_stream_whose_time_is_over(
+    kind: str, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stock's generators read the rest of their input when they are collected."""
+    reported: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.exc_value))
+    tokens = Gate()
+    model = FakeChat(default="yes and no", token_gate=tokens)
+    first = RunnableLambda(lambda question: f"{question['question']}?")
+    one = fineflow.optimize(first | AFTER_THE_MODEL[kind](model), eager=True, timeout=5.0)
+    tokens.let()
+
+    def read() -> None:
+        stream = one.stream(QUESTION)
+        next(stream)
+        time.sleep(5.5)
+        if left == "asked again":
+            with pytest.raises(TimeoutError):
+                next(stream)
+        elif left == "closed":
+            stream.close()
+        del stream
+        gc.collect()
+
+    virtual_threads.run(read)
+    tokens.open()
+    model.meter.wait_idle()
+    workers._pool.drain(10.0)  # one of them closes the stream
+    assert reported == []
+
+
+@needs_virtual_threads
+def test_a_generator_that_others_read_too_is_left_open() -> None:
+    closed: list[str] = []
+
+    def numbers(name: str) -> Iterator[int]:
+        try:
+            yield from range(9)
+        finally:
+            closed.append(name)
+
+    kept = numbers("kept")
+
+    def pairs(own: Iterator[int]) -> Iterator[tuple[int, int]]:
+        for number in own:
+            yield number, next(kept)
+
+    def read() -> None:
+        stream = deadline.iterate(lambda: pairs(numbers("own")), 5.0)
+        assert next(stream) == (0, 0)
+        time.sleep(5.5)
+        with pytest.raises(TimeoutError):
+            next(stream)
+
+    virtual_threads.run(read)
+    workers._pool.drain(10.0)
+    assert closed == ["own"] and next(kept) == 1
 
 
 def test_a_bounded_stream_that_is_left_early() -> None:

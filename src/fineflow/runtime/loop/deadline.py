@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+import gc
+import itertools
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
@@ -25,6 +28,9 @@ from fineflow.runtime.loop.workers import submit
 T = TypeVar("T")
 
 _END: Any = object()
+
+_READ = (Iterator, *map(type, gc.get_referents(itertools.tee(())[0])))  # what a tee reads through is no iterator
+_LAST = 2  # references to an object that nobody else refers to: the variable, and the argument of the count
 
 
 def run(function: Callable[[], T], seconds: float) -> T:
@@ -165,8 +171,34 @@ def _close(items: Iterator[Any]) -> None:
 
 
 def _close_quietly(items: Iterator[Any]) -> None:
+    """Closes an iterator of a stopped call, and the generators that it alone reads.
+
+    Stock's generators read their input to its end when they are closed, which raises that the call has been stopped.
+    Python would report that of each one that it collects.
+    """
+    sources = _sources(items)
+    _close_one(items)
+    while sources:
+        each = sources.pop(0)
+        if sys.getrefcount(each) == _LAST:
+            _close_one(each)
+
+
+def _close_one(items: Iterator[Any]) -> None:
     with suppress(BaseException):  # the caller has left; or a thread is running the iterator and closes it itself
         _close(items)
+
+
+def _sources(items: Iterator[Any]) -> list[Generator[Any]]:
+    """Returns the generators that an iterator reads, the nearest first."""
+    found: list[Any] = [items]
+    known = {id(items)}
+    for reading in found:
+        for each in gc.get_referents(reading):
+            if isinstance(each, _READ) and id(each) not in known:
+                known.add(id(each))
+                found.append(each)
+    return [each for each in found[1:] if isinstance(each, Generator)]
 
 
 def _run_quietly(context: contextvars.Context, function: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
 """Queue of one batch engine, shared by all queries of the process: decide, run, settle (Ayo, section 5.2).
 
 An idle engine starts with the requests that arrive together, and the next batch forms while it is busy. The one timer:
-between two batches, the next request of a query that came first has a moment to arrive. At most one batch is in flight
-per instance of an engine.
+between two batches, the next request of a query that came first has a moment to arrive (``next_request.BatchPause``).
+At most one batch is in flight per instance of an engine.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from math import inf
 from typing import Any
 
 from fineflow.cost_model.costs import costs
@@ -24,25 +23,19 @@ from fineflow.protocols import BatchEngine
 from fineflow.runtime import events
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import run_async, run_sync
-from fineflow.runtime.queues.placement import Instance, idlest, in_service, instances_of, none_left
+from fineflow.runtime.queues.engine_queue import SETTLE_ITERATIONS, EngineQueue, EngineRequest
+from fineflow.runtime.queues.next_request import BatchPause
+from fineflow.runtime.queues.placement import Instance, idlest, in_service, none_left
 from fineflow.runtime.queues.policy import Policy, Waiting, by_start
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.runtime.queues.short_batches import ShortBatches
-from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
 from fineflow.runtime.statistics import served, watch
-
-SETTLE_ITERATIONS = 16
-"""Iterations of the event loop before a decision: one event (an answer, the end of a batch) often causes several
-requests, some of them a few iterations later. Waiting puts them into one batch; an iteration takes microseconds."""
-
-_HOLD, _HOLD_SHARE = 0.001, 0.01  # seconds, and share of the last batch, that an engine may wait for a next request
-_NONE = (inf, 0.0)  # start of a query, seconds of the batch
 
 _batch_numbers = itertools.count()  # per process: a queue may be dropped and created again
 
 
-class _Request(Waiter):
+class _Request(EngineRequest):
     """One submitted call: its items, the indices that no batch has taken, and the future that its caller awaits."""
 
     def __init__(self, seen: Waiting, items: Sequence[Any], label: str) -> None:
@@ -81,26 +74,24 @@ _Batch = list[tuple[_Request, list[int]]]
 """Requests, each with the indices of its items in the batch."""
 
 
-class BatchQueue:
+class BatchQueue(EngineQueue[_Request]):
     """Requests that wait for one engine, and the task that serves them in batches chosen by ``policy``.
 
-    A group of instances (``runtime.queues.instances``) has one queue: an idle instance takes the next batch from it.
+    An idle instance of a group takes the next batch. ``_line``: requests with items that no batch has taken yet.
     """
+
+    engine: BatchEngine
 
     def __init__(self, engine: BatchEngine, policy: Policy = by_start) -> None:
         if engine.max_batch < 1:
             raise ValueError(f"max_batch of engine {engine.name!r} is {engine.max_batch}; it must be at least 1")
-        self.engine = engine
-        self.policy = policy
-        self.instances = instances_of(engine)
-        watch(self)
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._line: WaitingLine[_Request] = WaitingLine()  # requests with items that no batch has taken yet
+        super().__init__(engine, policy)
         self._running: set[asyncio.Task[None]] = set()
         self._server: asyncio.Task[None] | None = None
         self._changed = asyncio.Event()
         self._short = ShortBatches()
-        self._over = _NONE  # of the query that began first of those with a request that has just ended
+        self._pause = BatchPause()
+        watch(self)
 
     def __repr__(self) -> str:
         return f"<BatchQueue of {self.engine.name}: {len(self._line)} waiting>"
@@ -161,25 +152,20 @@ class BatchQueue:
         finally:
             self._line.leave(request)
 
-    def _settle_on_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # first use, or a forked child, whose requests belong to the parent's loop
-            self._loop, self._server, self._changed, self._running = loop, None, asyncio.Event(), set()
-            self._line.drain()
-            for instance in self.instances:
-                instance.reset()
+    def _begin_anew(self) -> None:
+        self._server, self._changed, self._running = None, asyncio.Event(), set()
 
     async def _serve(self) -> None:
-        loop, changed, running = asyncio.get_running_loop(), self._changed, self._running
-        self._over = _NONE  # the engine was idle: what ended before that is long over
+        changed, running = self._changed, self._running
+        self._pause.forget()  # the engine was idle
         try:
             # The queue may have gone to another loop while this task had yet to see that its last batch has ended.
-            while self._loop is loop and (self._line or running):
+            while self._here() and (self._line or running):
                 for _ in range(SETTLE_ITERATIONS):
                     await asyncio.sleep(0)
-                if self._loop is loop and (hold := self._held()):
-                    await asyncio.sleep(hold)
-                if self._loop is not loop:
+                if self._here() and (pause := self._pause.seconds(self.policy, self._line)):
+                    await asyncio.sleep(pause)
+                if not self._here():
                     return
                 changed.clear()
                 self._begin()
@@ -188,21 +174,12 @@ class BatchQueue:
         except BaseException as error:
             for batch in running:
                 batch.cancel()
-            if self._loop is loop:
+            if self._here():
                 self._fail_waiting(error)
             raise
         finally:
-            if self._loop is loop:
+            if self._here():
                 self._server = None
-
-    def _held(self) -> float:
-        """Returns the seconds to wait for the next request of a query, one request of which has just ended.
-
-        It often comes through a thread, which takes longer than the iterations. 0 if it would not be the first.
-        """
-        (since, took), self._over = self._over, _NONE
-        first = self.policy is by_start and all(request.seen.started > since for request in self._line)
-        return min(_HOLD, _HOLD_SHARE * took) if first and self._line else 0.0
 
     def _begin(self) -> None:
         """Gives a batch to every idle instance while requests wait."""
@@ -241,7 +218,7 @@ class BatchQueue:
         return [(request, request.take(items)) for request, items in batch]
 
     async def _run(self, batch: _Batch, instance: Instance) -> None:
-        number, op, loop = next(_batch_numbers), batch[0][0].seen.op, asyncio.get_running_loop()
+        number, op = next(_batch_numbers), batch[0][0].seen.op
         items = [request.items[index] for request, taken in batch for index in taken]
         start = events.now()
         waits = [start - request.queued for request, _ in batch if request.begun is None]
@@ -269,10 +246,10 @@ class BatchQueue:
             for request, taken in batch:
                 request.add(taken, results[offset : offset + len(taken)])
                 offset += len(taken)
-                if not request.missing and request.seen.depth > 1 and self._loop is loop:  # its query goes on
-                    self._over = min(self._over, (request.seen.started, events.now() - start))
+                if not request.missing and self._here():
+                    self._pause.ended(request.seen, events.now() - start)
         finally:
-            if self._loop is loop:  # else the queue has gone to another loop, and nothing runs there of this one
+            if self._here():  # else the queue has gone to another loop, and nothing runs there of this one
                 instance.end(len(items))
             served(self.engine.name, number, len(items), waits, events.now() - start, failed=failed)
         if events.listening():
@@ -284,7 +261,7 @@ class BatchQueue:
 
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or puts them back for another instance if this one is lost."""
-        alone = len(self.instances) == 1 or self._loop is not asyncio.get_running_loop()
+        alone = len(self.instances) == 1 or not self._here()
         if alone or not isinstance(error, BackendError) or isinstance(error, RequestError):
             self._fail(batch, error)
             return
@@ -300,10 +277,6 @@ class BatchQueue:
     def _fail(self, batch: _Batch, error: BaseException) -> None:
         for request, _ in batch:
             self._line.leave(request)
-            request.fail(error)
-
-    def _fail_waiting(self, error: BaseException) -> None:
-        for request in self._line.drain():
             request.fail(error)
 
 

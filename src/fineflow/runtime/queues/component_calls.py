@@ -109,10 +109,15 @@ def limited_component(obj: Any) -> LimitedComponent | None:
     return None
 
 
+def limit_of(obj: Any) -> int | None:
+    """Returns how many calls of a user's object may run at a time now; None without a limit."""
+    found = limited_component(obj)
+    return None if found is None or found.permits is None else found.permits.at_once
+
+
 def has_limit(obj: Any) -> bool:
     """Returns True if a user's object has a limit now."""
-    found = limited_component(obj)
-    return found is not None and found.permits is not None
+    return limit_of(obj) is not None
 
 
 def permit_for(component: LimitedComponent | None) -> Permit | None:

@@ -18,9 +18,8 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
 from fineflow.ir.objectives import THROUGHPUT, TPOT, TTFT
 from fineflow.protocols import LLMEngine
-from fineflow.runtime.queues.batch_queue import SETTLE_ITERATIONS
 from fineflow.runtime.queues.decode_stream import DecodeStream
-from fineflow.runtime.queues.handover import Handovers
+from fineflow.runtime.queues.engine_queue import SETTLE_ITERATIONS, EngineQueue
 from fineflow.runtime.queues.llm_request import (
     IN_A_ROW,
     LLMRequest,
@@ -28,28 +27,25 @@ from fineflow.runtime.queues.llm_request import (
     earliest_first,
     in_groups,
 )
+from fineflow.runtime.queues.next_request import KeptRoom
 from fineflow.runtime.queues.placement import (
     Instance,
     in_service,
-    instances_of,
     keep_one,
     none_left,
     roomiest,
     separates,
 )
 from fineflow.runtime.queues.policy import PATIENCE, Policy, by_start, decide, mixes
-from fineflow.runtime.queues.waiting_line import WaitingLine
 
 
-class Admissions:
+class Admissions(EngineQueue[LLMRequest]):
     """Requests that wait for an engine or a group of instances, and the decisions about them."""
 
+    engine: LLMEngine
+
     def __init__(self, engine: LLMEngine, policy: Policy) -> None:
-        self.engine = engine
-        self.policy = policy
-        self.instances = instances_of(engine)
-        self._loop: asyncio.AbstractEventLoop | None = None  # the one that its requests are on
-        self._line: WaitingLine[LLMRequest] = WaitingLine()
+        super().__init__(engine, policy)
         self._prefills: dict[int, LLMRequest] = {}  # prefills in the line, by number
         self._asking: Counter[str] = Counter()  # requests that decode, or wait to, by query
         self._streams: set[DecodeStream] = set()
@@ -59,7 +55,14 @@ class Admissions:
         self._passing = 0  # requests admitted in a row while one waited that had arrived before them
         self._probed: tuple[Policy | None, bool] = (None, True)
         self._iterations = 0  # of the event loop, until the next decision
-        self._handovers = Handovers(self._decide_soon)
+        self._kept_room = KeptRoom(self._decide_soon)
+
+    def _begin_anew(self) -> None:
+        self._iterations = 0
+        self._prefills.clear()
+        self._asking.clear()
+        self._streams.clear()
+        self._kept_room.clear()
 
     def _decide_soon(self) -> None:
         """Admits requests now if the policy mixes queries and no capacity limits them, else a few iterations later.
@@ -75,18 +78,13 @@ class Admissions:
             self._iterate()
 
     def _iterate(self) -> None:
-        if not self._here:
+        if not self._here():
             return
         self._iterations -= 1
         if self._iterations:
             asyncio.get_running_loop().call_soon(self._iterate, context=contextvars.Context())
         else:
             self._admit()
-
-    @property
-    def _here(self) -> bool:
-        """True while requests of the running loop are this queue's; False once it has gone to another loop."""
-        return asyncio.get_running_loop() is self._loop
 
     def _limited(self) -> bool:
         return any(min(each.capacity, each.latency_capacity) < inf for each in self.instances)
@@ -113,7 +111,7 @@ class Admissions:
         try:
             mixed = self._mixes()
             instances = [instance for instance in self.instances if mixed or not instance.running]
-            instances = [instance for instance in instances if not self._handovers.keeps(instance)]
+            instances = [instance for instance in instances if not self._kept_room.keeps(instance)]
             self._full = kept = mixing = False
             line = self._line.order(self.policy, self._line.items)
             turns = line
@@ -137,7 +135,7 @@ class Admissions:
                     if count_passed(request, self._passed_by(request, line, passed) if separate else line):
                         break
                 else:
-                    self._full, self._room_for = True, self.running + len(self._handovers)
+                    self._full, self._room_for = True, self.running + len(self._kept_room)
                     for stream in self._streams:
                         stream.recheck()
                     kept = request.quick and keep_one(instances)
@@ -245,8 +243,3 @@ class Admissions:
     @property
     def _deduces(self) -> bool:
         return bool(getattr(self.engine, "deduction", True))
-
-    def _fail_waiting(self, error: BaseException) -> None:
-        for request in self._line.drain():
-            if not request.room.done():
-                request.room.set_exception(error)

@@ -8,7 +8,6 @@ out of KV cache, outputs count with their usual length: few reach their maximum.
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -145,7 +144,7 @@ class LLMQueue(Admissions):
                             self._computed(instance, request)
                             text, count = text + delta.text, count + len(delta.tokens)
                             note(request.service, delta, count)
-                            if count > request.output and self._here:
+                            if count > request.output and self._here():
                                 instance.load += count  # doubles the tokens reserved for it
                                 request.output += count
                             yield delta
@@ -181,7 +180,7 @@ class LLMQueue(Admissions):
                 request.ran = 0.0 if failed else now - admitted
                 begun = now if service.begun is None else service.begun
                 served(self.engine.name, service.batch, 1, [begun - service.queued], now - begun, failed=failed)
-            if self._here:  # else its requests were dropped
+            if self._here():  # else its requests were dropped
                 self._leave(request)
 
     def _join(self, tokens: Sequence[int], output: int, segments: Sequence[Segment]) -> LLMRequest:
@@ -195,7 +194,7 @@ class LLMQueue(Admissions):
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
-            self._handovers.taken(request.seen.query)
+            self._kept_room.taken(request.seen.query)
             self._end_covered_prefills(tokens)
         else:
             self._prefills[number] = request
@@ -214,12 +213,12 @@ class LLMQueue(Admissions):
             instance.end(request.alone, request.prompt, quick=request.quick)
             if request.ran and request.output and self._comes_first_again(request):
                 step = costs.line(self.engine.name, Op.DECODE).each
-                self._handovers.keep(request.seen.query, instance, step=step, ran=request.ran)
+                self._kept_room.keep(request.seen.query, instance, step=step, ran=request.ran)
         self._decide_soon()
 
     def _computed(self, instance: Instance, request: LLMRequest) -> None:
         """Notes that the prompt of a request is prefilled, or never will be: those that share it may follow."""
-        if request.computing is not None and self._here:
+        if request.computing is not None and self._here():
             instance.computing.remove(request.computing)
             request.computing = None
             self._decide_soon()
@@ -228,7 +227,7 @@ class LLMQueue(Admissions):
         """Ends waiting prefills of a prefix of ``tokens``."""
         for prefill in self._prefills.values():
             if not prefill.room.done() and tokens[: len(prefill.prompt)] == prefill.prompt.tokens:
-                prefill.room.set_exception(PrefillNotNeeded())
+                prefill.fail(PrefillNotNeeded())
 
     def _reckoned(self, prompt: int, output: int) -> int:
         """Returns the tokens to reserve for a request that may decode ``output`` tokens."""
@@ -239,18 +238,6 @@ class LLMQueue(Admissions):
             if costs.measured(name, Op.DECODE):
                 most = min(most, max(_USUAL * costs.size(name, Op.DECODE, events.subject("")), engines[0].block_size))
         return int(most)
-
-    def _settle_on_loop(self) -> None:
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:  # first use, or a forked child, whose requests belong to the parent's loop
-            self._loop, self._iterations = loop, 0
-            self._line.drain()
-            self._prefills.clear()
-            self._asking.clear()
-            self._streams.clear()
-            self._handovers.clear()
-            for instance in self.instances:
-                instance.reset()
 
     def _priority(self, request: LLMRequest) -> int:
         """Returns a priority for the engine's own queue: the policy's order, as far as one number can express it.

@@ -9,11 +9,11 @@ from fineflow.ir import Op
 from fineflow.protocols import Delta
 from fineflow.runtime import events
 from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues.engine_queue import EngineRequest
 from fineflow.runtime.queues.placement import Asked, Computing, Instance
 from fineflow.runtime.queues.policy import PATIENCE
 from fineflow.runtime.queues.prompts import Prompt
 from fineflow.runtime.queues.request_context import waiting_record
-from fineflow.runtime.queues.waiting_line import Waiter
 
 IN_A_ROW = PATIENCE
 """Requests that may be admitted in a row while one waits that had arrived before them (``earliest_first``)."""
@@ -23,7 +23,7 @@ class PrefillNotNeeded(Exception):
     """Ends a waiting prefill when a request that begins with its tokens arrives: that one computes them anyway."""
 
 
-class LLMRequest(Waiter):
+class LLMRequest(EngineRequest):
     """Request to prefill a prompt or to decode from it. ``room``: future of the instance that admits it.
 
     passed: later requests that were admitted before it. worth: tokens whose prefill takes longer than an iteration.
@@ -41,6 +41,11 @@ class LLMRequest(Waiter):
         self.computing: Computing | None = None  # while its prompt is prefilled
         self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
         self.service: events.Service | None = None
+
+    def fail(self, error: BaseException) -> None:
+        """Raises an error to the caller, if it waits for room."""
+        if not self.room.done():
+            self.room.set_exception(error)
 
     @property
     def alone(self) -> int:
