@@ -16,7 +16,7 @@ from types import CellType
 from typing import Any
 
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
 
 from fineflow.adapters.core.claiming import Claiming
@@ -27,7 +27,7 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
-from fineflow.adapters.langchain.user_functions import ENTRIES, calls_components
+from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, calls_components
 from fineflow.adapters.langgraph.asking import filled
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.lookahead import UNKNOWN
@@ -39,10 +39,11 @@ _RETRIEVER_TOOLS = "langchain_core.tools.retriever"
 """The module of ``create_retriever_tool``."""
 
 
-def may_search(tool: StructuredTool) -> bool:
+def may_search(tool: StructuredTool | Tool) -> bool:
     """Returns True if component calls of a tool's function may start as soon as its arguments are known."""
     functions = [func for func in (tool.func, tool.coroutine) if func is not None]
-    known = plain_model(tool.args_schema) and not tool._injected_args_keys
+    checked = tool.args_schema is not None or type(tool) is not Tool  # without a schema a text is passed on as it is
+    known = (plain_model(tool.args_schema) or not checked) and not tool._injected_args_keys
     return known and any(map(calls_components, functions))
 
 
@@ -107,7 +108,7 @@ class _Begun:
         self.calls: dict[str, tuple[Any, SearchesAhead]] = {}
 
 
-def start(here: Claiming, tool: StructuredTool, given: Any, number: str) -> tuple[bool, Callable[[], None]]:
+def start(here: Claiming, tool: StructuredTool | Tool, given: Any, number: str) -> tuple[bool, Callable[[], None]]:
     """Starts what a call of a tool is going to search for.
 
     given: the arguments of its function. number: the id of the model's call. Returns whether the function is known to
@@ -129,7 +130,8 @@ def _made(here: Claiming, func: Any, given: Any) -> SearchesAhead:
     takes = inspect.signature(func).parameters
     hidden = {name: UNKNOWN for name in (*HIDDEN, _get_runnable_config_param(func)) if name in takes}
     streams = streaming_handlers(None)
-    return inner_calls_of(here, func, positional, {**named, **hidden}, streams_models=streams, kind=SearchesAhead)
+    walked = called_by_name(func)
+    return inner_calls_of(here, walked, positional, {**named, **hidden}, streams_models=streams, kind=SearchesAhead)
 
 
 def _held(here: Claiming, calls: SearchesAhead, number: str, func: Any) -> Callable[[], None]:
