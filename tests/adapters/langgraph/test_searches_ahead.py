@@ -187,7 +187,7 @@ def with_a_model(agent: Agent) -> list[BaseTool]:
     return [web, docs]
 
 
-def test_models_are_asked_by_stock_and_what_comes_before_a_search_comes_first() -> None:
+def test_what_comes_before_a_search_comes_first() -> None:
     stock, mine, _, _ = both("invoke", asked("web", "docs"), tools=with_a_model)
     assert sorted(mine.called) == sorted(stock.called)
     assert [each for each in mine.called if each in mine.early] == [asked("web")[0][1]["query"]]
@@ -255,5 +255,5 @@ def test_runs_that_end_before_their_tools_say_nothing_about_walks(monkeypatch: p
 def test_explain_says_which_searches_start_early() -> None:
     agent = Agent(asked("web"), tools=lambda agent: [*retriever_tools(agent), saves(agent)])
     said = " ".join(str(fineflow.explain(agent.graph)).split())
-    assert "searches in calls of web, docs start when the model has written them, while it writes the next" in said
+    assert "searches and requests in calls of web, docs start when the model has written them, while it writes the next" in said
     assert "calls of save start when stock makes them: its effects are not declared" in said

@@ -1,8 +1,7 @@
-"""Searches inside tools that start while the model writes, where nobody has declared what the tools do.
+"""Component calls inside tools that start while the model writes, where nobody has declared what the tools do.
 
-When the JSON of a call is complete, a walk goes through the tool's function with its arguments. Searches that it is
-certain to make start, and embeddings; requests to models and all else wait for stock. Nothing of the function itself
-runs. When stock calls the function for this call of the model, its own walk takes over what has started, and the
+When the JSON of a call is complete, a walk goes through the tool's function with its arguments. Searches and requests to
+models that it is certain to make start; all else waits for stock. Nothing of the function itself runs. When stock calls the function for this call of the model, its own walk takes over what has started, and the
 function's calls of components claim it by equal arguments. What stock does not ask for is ended.
 """
 
@@ -24,17 +23,18 @@ from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
-from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of
+from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of, reads
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, calls_components
 from fineflow.adapters.langgraph.asking import filled
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.lookahead import UNKNOWN
-from fineflow.ir import Effect, Op, Primitive
+from fineflow.ir import Op, Primitive
+from fineflow.ir.meta import CORES
 
-_READS = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
-_ASKS = frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE, Op.TOOL, Op.CALL})
+_ASKS = frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE})
+_USERS = frozenset({Op.TOOL, Op.CALL})  # functions that are declared to read
 _RETRIEVER_TOOLS = "langchain_core.tools.retriever"
 """The module of ``create_retriever_tool``."""
 
@@ -48,7 +48,7 @@ def may_search(tool: StructuredTool | Tool) -> bool:
 
 
 class SearchesAhead(PredictedCalls):
-    """Starts the searches of a tool's function before stock calls it."""
+    """Starts searches and requests of a tool's function before stock calls it."""
 
     @property
     def only_reads(self) -> bool:
@@ -70,11 +70,11 @@ class SearchesAhead(PredictedCalls):
         return reads and all(type(prompt) is PromptTemplate for prompt in prompts)
 
     def _fill(self) -> None:
-        self._waiting = [call for call in self._waiting if self._searches(call)]
+        self._waiting = [call for call in self._waiting if self._reads(call)]
         super()._fill()
 
-    def _searches(self, call: FoundCall) -> bool:
-        """Returns True for a call that reads, and asks no model."""
+    def _reads(self, call: FoundCall) -> bool:
+        """Returns True for a call that changes nothing, and that is made of no tools or functions of the user's."""
         if self._components.embedded(call.component, call.name, call.args, call.named) is not None:
             return False  # stock's walk embeds the texts by itself
         part = self._part(call.component)
@@ -84,7 +84,7 @@ class SearchesAhead(PredictedCalls):
             return False
         invocation = self._components.invocation(part, call.name, call.args, call.named, None)
         plan = part._self_current(invocation.way)
-        return plan is not None and plan.all_are(_only_searches)
+        return plan is not None and plan.all_are(_only_reads)
 
     def _learn(self) -> None:
         """Leaves it to stock's own call of the function to tell whether walks pay: a run may end before it."""
@@ -93,8 +93,9 @@ class SearchesAhead(PredictedCalls):
         return True  # vectors are those of one walk: that of stock's call makes its own
 
 
-def _only_searches(p: Primitive) -> bool:
-    return p.effects.kind in _READS and p.op not in _ASKS
+def _only_reads(p: Primitive) -> bool:
+    slows = p.op in _ASKS and p.meta.get("device") == CORES  # the model that writes, if it runs there, too
+    return reads(p) and p.op not in _USERS and not slows
 
 
 def _content(cell: CellType) -> Any:

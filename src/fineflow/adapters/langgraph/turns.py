@@ -28,7 +28,7 @@ from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
 
 _DEPTH = 8  # of functions that hold functions
-_CALLS, _SEARCHES = "calls of", "searches in calls of"  # that start early
+_CALLS, _SEARCHES = "calls of", "searches and requests in calls of"  # that start early
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 
@@ -37,7 +37,7 @@ class Offered(NamedTuple):
 
     functions: its sync and its async one. reads, writes: the resources that it is declared to touch. guards: it may do
     anything, so no later call of the same message starts before it. searches: not the function starts early, but the
-    searches that it makes (``searches_ahead``); if these are known to be all that it does, it does not guard.
+    component calls that it makes (``searches_ahead``); if these are known to be all that it does, it does not guard.
     """
 
     tool: BaseTool
