@@ -157,7 +157,18 @@ def test_what_stock_does_not_ask_for_is_ended(limited: str, left_before: Any) ->
     assert not settled(before=left_before)
 
 
-def test_no_model_is_asked_before_an_earlier_call_may_have_written() -> None:
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_an_engine_is_asked_whatever_an_earlier_call_may_write(entry: str) -> None:
+    """Its answer depends on the prompt alone."""
+    tools: Tools = lambda agent: [saves(agent), *of_the_engine(agent)]  # noqa: E731
+    calls = [*asked("save"), *asked("web", "docs")]
+    stock, mine, before, after = both(entry, calls, tools=tools, kind=OneEngine)
+    assert sorted(mine.prompts) == sorted(stock.prompts) and len(mine.prompts) == 2
+    assert mine.called == ["saved"] and not mine.early
+    assert before / after >= 1.1
+
+
+def test_no_service_is_asked_before_an_earlier_call_may_have_written() -> None:
     both_tools: Tools = lambda agent: [*functions(agent), saves(agent)]  # noqa: E731
     _, mine, _, _ = both("invoke", asked("web", "save", "docs"), tools=both_tools)
     assert len(mine.early) == 1

@@ -255,5 +255,12 @@ def test_runs_that_end_before_their_tools_say_nothing_about_walks(monkeypatch: p
 def test_explain_says_which_searches_start_early() -> None:
     agent = Agent(asked("web"), tools=lambda agent: [*retriever_tools(agent), saves(agent)])
     said = " ".join(str(fineflow.explain(agent.graph)).split())
-    assert "searches and requests in calls of web, docs start when the model has written them, while it writes the next" in said
+    assert "searches and requests in calls of web, docs start when the model has written them" in said
     assert "calls of save start when stock makes them: its effects are not declared" in said
+
+
+@pytest.mark.parametrize("tools", [retriever_tools, as_tools, chains_as_tools])
+def test_explain_asks_nobody_to_decorate_functions_of_packages(tools: Tools) -> None:
+    said = str(fineflow.explain(Agent(asked("web"), tools=tools).graph))
+    assert "searches and requests in calls of web" in " ".join(said.split())
+    assert "In the way" not in said

@@ -1,8 +1,9 @@
 """Component calls inside tools that start while the model writes, where nobody has declared what the tools do.
 
-When the JSON of a call is complete, a walk goes through the tool's function with its arguments. Searches and requests to
-models that it is certain to make start; all else waits for stock. Nothing of the function itself runs. When stock calls the function for this call of the model, its own walk takes over what has started, and the
-function's calls of components claim it by equal arguments. What stock does not ask for is ended.
+When the JSON of a call is complete, a walk goes through the tool's function with its arguments. Searches and requests
+to models that it is certain to make start; all else waits for stock. Nothing of the function itself runs. When stock
+calls the function for this call of the model, its own walk takes over what has started, and the function's calls of
+components claim it by equal arguments. What stock does not ask for is ended.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, 
 from fineflow.adapters.langgraph.asking import filled
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.lookahead import UNKNOWN
-from fineflow.ir import Op, Primitive
+from fineflow.ir import Effect, Op, Primitive
 from fineflow.ir.meta import CORES
 
 _ASKS = frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE})
@@ -48,7 +49,12 @@ def may_search(tool: StructuredTool | Tool) -> bool:
 
 
 class SearchesAhead(PredictedCalls):
-    """Starts searches and requests of a tool's function before stock calls it."""
+    """Starts searches and requests of a tool's function before stock calls it.
+
+    alone: an earlier call of the message may write what a search reads, so only requests to engines start.
+    """
+
+    alone = False
 
     @property
     def only_reads(self) -> bool:
@@ -79,12 +85,12 @@ class SearchesAhead(PredictedCalls):
             return False  # stock's walk embeds the texts by itself
         part = self._part(call.component)
         if part is None:
-            return True
+            return not self.alone
         if call.name not in ENTRIES:
             return False
         invocation = self._components.invocation(part, call.name, call.args, call.named, None)
         plan = part._self_current(invocation.way)
-        return plan is not None and plan.all_are(_only_reads)
+        return plan is not None and plan.all_are(_only_asks if self.alone else _only_reads)
 
     def _learn(self) -> None:
         """Leaves it to stock's own call of the function to tell whether walks pay: a run may end before it."""
@@ -98,6 +104,10 @@ def _only_reads(p: Primitive) -> bool:
     return reads(p) and p.op not in _USERS and not slows
 
 
+def _only_asks(p: Primitive) -> bool:
+    return _only_reads(p) and p.effects.kind not in (Effect.READ, Effect.EXTERNAL)
+
+
 def _content(cell: CellType) -> Any:
     return cell.cell_contents if filled(cell) else None
 
@@ -109,16 +119,19 @@ class _Begun:
         self.calls: dict[str, tuple[Any, SearchesAhead]] = {}
 
 
-def start(here: Claiming, tool: StructuredTool | Tool, given: Any, number: str) -> tuple[bool, Callable[[], None]]:
-    """Starts what a call of a tool is going to search for.
+def start(
+    here: Claiming, tool: StructuredTool | Tool, given: Any, number: str, *, alone: bool
+) -> tuple[bool, Callable[[], None]]:
+    """Starts what a call of a tool is going to ask for.
 
-    given: the arguments of its function. number: the id of the model's call. Returns whether the function is known to
-    do no more than to read, and a function that ends what stock has not taken over.
+    given: the arguments of its function. number: the id of the model's call. alone: see ``SearchesAhead``. Returns
+    whether the function is known to do no more than to read, and a function that ends what stock has not taken over.
     """
     sync = here.call.sync
     func = tool.func if sync or tool.coroutine is None else tool.coroutine
     context = copy_context()
     calls: SearchesAhead = context.run(_made, here, func, given)
+    calls.alone = alone
     calls.awaited_on(None if sync else here.call.loop)
     drop = _held(here, calls, number, func)
     context.run(calls.begin)
