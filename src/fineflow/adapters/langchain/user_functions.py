@@ -178,11 +178,11 @@ def called_by_name(func: Any) -> Any:
     if component is None:
         return func
 
-    def invoke(input: Any, config: Any = None) -> Any:
-        return component.invoke(input, config)
+    def invoke(*args: Any, **named: Any) -> Any:
+        return component.invoke(*args, **named)
 
-    async def ainvoke(input: Any, config: Any = None) -> Any:
-        return await component.ainvoke(input, config)
+    async def ainvoke(*args: Any, **named: Any) -> Any:
+        return await component.ainvoke(*args, **named)
 
     return functools.wraps(func)(ainvoke if func.__name__ == "ainvoke" else invoke)
 
