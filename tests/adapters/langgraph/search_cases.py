@@ -9,7 +9,7 @@ from typing import Any
 from agent_cases import Agent
 from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.tools import BaseTool, create_retriever_tool, tool
+from langchain_core.tools import BaseTool, Tool, create_retriever_tool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from pydantic import BaseModel
@@ -82,9 +82,10 @@ class Query(BaseModel):
 
 
 def as_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:
-    """Tools whose function is the retriever's own ``invoke``."""
+    """Tools that take a text: one whose function is the retriever's own ``invoke``, one of a function."""
     web, docs = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
-    return [web.as_tool(name="web", description="Searches."), docs.as_tool(name="docs", description="Searches.")]
+    read = lambda query: str(docs.invoke(query))  # noqa: E731
+    return [web.as_tool(name="web", description="Searches."), Tool("docs", read, "Searches.")]
 
 
 def chains_as_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:

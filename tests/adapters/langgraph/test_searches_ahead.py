@@ -259,7 +259,7 @@ def test_explain_says_which_searches_start_early() -> None:
     assert "calls of save start when stock makes them: its effects are not declared" in said
 
 
-@pytest.mark.parametrize("tools", [retriever_tools, as_tools, chains_as_tools])
+@pytest.mark.parametrize("tools", [retriever_tools, chains_as_tools])
 def test_explain_asks_nobody_to_decorate_functions_of_packages(tools: Tools) -> None:
     said = str(fineflow.explain(Agent(asked("web"), tools=tools).graph))
     assert "searches and requests in calls of web" in " ".join(said.split())

@@ -184,7 +184,7 @@ def called_by_name(func: Any) -> Any:
     async def ainvoke(*args: Any, **named: Any) -> Any:
         return await component.ainvoke(*args, **named)
 
-    return functools.wraps(func)(ainvoke if func.__name__ == "ainvoke" else invoke)
+    return functools.wraps(func, updated=())(ainvoke if func.__name__ == "ainvoke" else invoke)
 
 
 def _may_gain(found: Found) -> bool:
