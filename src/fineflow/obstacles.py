@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.recognition import OWN_CLASS, own_classes
+from fineflow.adapters.core.recognition import OWN_CLASS, of_package, own_classes
 from fineflow.cost_model.costs import Costs, costs
 from fineflow.cost_model.forecast import predict
 from fineflow.declare import supposing
@@ -132,7 +132,8 @@ def _functions(p: Primitive) -> tuple[Any, ...]:
     if p.op is not Op.CALL or p.effects.kind is not Effect.OPAQUE:
         return ()
     own = getattr(p.component, "__dict__", {})
-    return tuple(own[name] for name in ("func", "afunc") if isinstance(own.get(name), FunctionType | MethodType))
+    found = tuple(own[name] for name in ("func", "afunc") if isinstance(own.get(name), FunctionType | MethodType))
+    return () if any(of_package(func.__module__ or "") for func in found) else found  # nobody can decorate these
 
 
 def _place(p: Primitive, functions: Sequence[Any]) -> str:

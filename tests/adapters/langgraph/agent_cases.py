@@ -128,13 +128,19 @@ async def _arun(graph: Any, entry: str, given: Any, more: Any) -> Any:
 
 
 def both(
-    entry: str = "invoke", *given: Any, more: Any = None, saves: bool = False, trees: bool = True, **made: Any
+    entry: str = "invoke",
+    *given: Any,
+    more: Any = None,
+    saves: bool = False,
+    trees: bool = True,
+    kind: type[Any] = Agent,
+    **made: Any,
 ) -> tuple[Agent, Agent, Any, Any]:
     """Runs an agent as it is and optimized: both agents and their seconds. Checks that they show the same.
 
-    more: arguments of the run. trees: compares the run trees. saves: with a checkpointer.
+    more: arguments of the run. trees: compares the run trees. saves: with a checkpointer. kind: of agent.
     """
-    stock, mine = (Agent(*given, **made, **({"checkpointer": InMemorySaver()} if saves else {})) for _ in range(2))
+    stock, mine = (kind(*given, **made, **({"checkpointer": InMemorySaver()} if saves else {})) for _ in range(2))
     expected, found = ran(stock, entry, **(more or {})), ran(mine, entry, optimized=True, **(more or {}))
     assert seen(found[0]) == seen(expected[0])
     assert not trees or plain(repr(run_tree(found[2]))) == plain(repr(run_tree(expected[2])))

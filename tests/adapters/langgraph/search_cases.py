@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from agent_cases import Agent
 from langchain_core.documents import Document
-from langchain_core.tools import BaseTool, create_retriever_tool, tool
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.tools import BaseTool, Tool, create_retriever_tool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from pydantic import BaseModel
 
 from fineflow.testing.langchain import FakeRetriever
 
@@ -74,10 +77,31 @@ def coroutines(agent: Agent, fails: bool = False) -> list[BaseTool]:
     return [web, docs]
 
 
-def asked(*names: str) -> list[Any]:
+class Query(BaseModel):
+    query: str
+
+
+def as_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    """Tools that take a text: one whose function is the retriever's own ``invoke``, one of a function."""
+    web, docs = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+    read = lambda query: str(docs.invoke(query))  # noqa: E731
+    return [web.as_tool(name="web", description="Searches."), Tool("docs", read, "Searches.")]
+
+
+def chains_as_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    """Tools of chains, which take a dict: one by ``as_tool``, one by ``tool``."""
+    web, docs = retriever(agent, "web", 0.9, fails), retriever(agent, "docs", 0.2)
+    shown = ChatPromptTemplate.from_template("{found}")
+    searches: Any = itemgetter("query") | web
+    reads: Any = {"found": itemgetter("query") | docs} | shown
+    made = searches.as_tool(name="web", description="Searches.", arg_types={"query": str})
+    return [made, tool("docs", reads.with_types(input_type=Query), description="Searches.")]
+
+
+def asked(*names: str, argument: str = "query") -> list[Any]:
     """Returns calls of tools whose queries are long enough to take the model some time."""
     text = "what is written about the bridges and the rivers of the town and of its neighbours"
-    return [(name, {"query": f"{text} {number}"}) for number, name in enumerate(names)]
+    return [(name, {argument: f"{text} {number}"}) for number, name in enumerate(names)]
 
 
 def saves(agent: Agent) -> BaseTool:

@@ -10,7 +10,7 @@ import pytest
 from benchmarks.public import langgraph_apps
 from graph_cases import VALUE, App, ask, says
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import chain
+from langchain_core.runnables import RunnablePassthrough, chain
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint, task
@@ -97,6 +97,12 @@ def _chain() -> Any:
     return _node_of(grade, {"texts": ["a", "b", "c"]})
 
 
+def _bound() -> Any:
+    """The node's function is the chain's own ``invoke``."""
+    steps = [RunnablePassthrough.assign(**{name: _grader()}) for name in "abc"]
+    return _node_of((steps[0] | steps[1] | steps[2]).invoke, {"text": "a"})
+
+
 def _optimized() -> Any:
     """The chain was optimized before the graph was."""
     grader = fineflow.optimize(_grader())
@@ -169,7 +175,8 @@ def test_tasks_without_a_name_are_planned() -> None:
     assert (before.seconds, after.seconds) == (6.0, 4.0)  # a partial is not looked through
 
 
-@pytest.mark.parametrize("made", [_method, _optimized, _chain, _tool, _functional, _entrypoint])
+@pytest.mark.parametrize("made", [_method, _optimized, _chain, _bound, _tool, _functional, _entrypoint])
+@pytest.mark.filterwarnings("ignore:The 'config' parameter should be typed")  # LangGraph's, of LangChain's own method
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
 def test_functions_of_every_kind_gain(made: Any, entry: str) -> None:
     app, value = made()

@@ -17,8 +17,10 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from search_cases import (
     Tools,
+    as_tools,
     asked,
     calls_a_tool_itself,
+    chains_as_tools,
     coroutines,
     functions,
     graph_of,
@@ -35,7 +37,10 @@ from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.leaks import settled
 
-pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+pytestmark = [
+    pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task"),
+    pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning"),  # as_tool
+]
 ENTRIES = ("invoke", "ainvoke", "stream", "astream")
 MODES: list[Any] = ["values", "messages", "debug", "checkpoints", ["updates", "messages", "custom", "tasks"]]
 
@@ -46,13 +51,13 @@ def every_run_is_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_calls, "skips", lambda func: False)
 
 
-@pytest.mark.parametrize("tools", [retriever_tools, functions, coroutines])
+@pytest.mark.parametrize("tools", [retriever_tools, functions, coroutines, as_tools, chains_as_tools])
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_slow_search_before_a_quick_one_gains(entry: str, tools: Tools, left_before: Any) -> None:
     """The model writes the second call while the first one searches; the second one's search begins early, too."""
     if tools is coroutines and entry in ("invoke", "stream"):
         pytest.skip("stock calls async tools in async runs alone")
-    stock, mine, before, after = both(entry, asked("web", "docs"), tools=tools)
+    stock, mine, before, after = both(entry, of_tools(tools, "web", "docs"), tools=tools)
     assert sorted(mine.called) == sorted(stock.called)
     assert len(mine.early) == 2
     assert before / after >= 1.3
@@ -67,11 +72,17 @@ def test_no_turn_takes_longer(names: list[str]) -> None:
     assert after <= 1.002 * before
 
 
+def of_tools(tools: Tools, *names: str) -> list[Any]:
+    """Returns calls with the argument that tools have: LangChain names that of a tool without a schema."""
+    return asked(*names, argument="__arg1" if tools is as_tools else "query")
+
+
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("entry", ["stream", "astream"])
-def test_streams_are_those_of_stock(entry: str, mode: Any, left_before: Any) -> None:
+@pytest.mark.parametrize("tools", [retriever_tools, as_tools, chains_as_tools])
+def test_streams_are_those_of_stock(tools: Tools, entry: str, mode: Any, left_before: Any) -> None:
     more = {"stream_mode": mode, "subgraphs": True, "config": {"configurable": {"thread_id": "1"}}}
-    stock, mine, _, _ = both(entry, asked("web", "docs"), tools=retriever_tools, more=more, saves=True)
+    stock, mine, _, _ = both(entry, of_tools(tools, "web", "docs"), tools=tools, more=more, saves=True)
     assert sorted(mine.called) == sorted(stock.called)
     assert mine.early
     assert not settled(before=left_before)
@@ -87,14 +98,14 @@ def test_astream_events_are_those_of_stock() -> None:
     assert seen(found[1]) == seen(found[0])
 
 
-@pytest.mark.parametrize("tools", [retriever_tools, functions])
+@pytest.mark.parametrize("tools", [retriever_tools, functions, as_tools, chains_as_tools])
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_an_error_surfaces_where_stock_searches(entry: str, tools: Tools, left_before: Any) -> None:
     """In async runs, what becomes of the search beside it is a matter of time."""
-    calls, sync = asked("web", "docs"), entry in ("invoke", "stream")
+    calls, sync = of_tools(tools, "web", "docs"), entry in ("invoke", "stream")
     stock, mine, _, _ = both(entry, calls, tools=lambda agent: tools(agent, True), trees=sync)
     assert not sync or sorted(mine.called) == sorted(stock.called)
-    assert calls[0][1]["query"] in mine.early
+    assert next(iter(calls[0][1].values())) in mine.early
     assert not settled(before=left_before)
 
 
@@ -176,7 +187,7 @@ def with_a_model(agent: Agent) -> list[BaseTool]:
     return [web, docs]
 
 
-def test_models_are_asked_by_stock_and_what_comes_before_a_search_comes_first() -> None:
+def test_what_comes_before_a_search_comes_first() -> None:
     stock, mine, _, _ = both("invoke", asked("web", "docs"), tools=with_a_model)
     assert sorted(mine.called) == sorted(stock.called)
     assert [each for each in mine.called if each in mine.early] == [asked("web")[0][1]["query"]]
@@ -244,5 +255,12 @@ def test_runs_that_end_before_their_tools_say_nothing_about_walks(monkeypatch: p
 def test_explain_says_which_searches_start_early() -> None:
     agent = Agent(asked("web"), tools=lambda agent: [*retriever_tools(agent), saves(agent)])
     said = " ".join(str(fineflow.explain(agent.graph)).split())
-    assert "searches in calls of web, docs start when the model has written them, while it writes the next" in said
+    assert "searches and requests in calls of web, docs start when the model has written them" in said
     assert "calls of save start when stock makes them: its effects are not declared" in said
+
+
+@pytest.mark.parametrize("tools", [retriever_tools, chains_as_tools])
+def test_explain_asks_nobody_to_decorate_functions_of_packages(tools: Tools) -> None:
+    said = str(fineflow.explain(Agent(asked("web"), tools=tools).graph))
+    assert "searches and requests in calls of web" in " ".join(said.split())
+    assert "In the way" not in said

@@ -27,6 +27,7 @@ from fineflow.testing.recording import RecordingHandler, run_tree
 
 pytestmark = [
     pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task"),
+    pytest.mark.filterwarnings("ignore::langchain_core._api.beta_decorator.LangChainBetaWarning"),  # as_tool
 ]
 
 
@@ -103,6 +104,11 @@ def retriever_tool(parts: Parts) -> BaseTool:
     return create_retriever_tool(parts.ensemble, "search", "Searches.")
 
 
+def as_a_tool(parts: Parts) -> BaseTool:
+    made: BaseTool = parts.ensemble.as_tool(name="search", description="Searches.")
+    return made
+
+
 def in_a_tool_node(made: BaseTool) -> tuple[Any, Any]:
     graph = StateGraph(MessagesState)
     graph.add_node("tools", ToolNode([made]))
@@ -129,7 +135,7 @@ def async_tool_class(parts: Parts) -> BaseTool:
     return AsyncGraded(grader=parts.grader)
 
 
-SYNC: list[Made] = [sync_tool, structured_tool, search_tool, retriever_tool, tool_class]
+SYNC: list[Made] = [sync_tool, structured_tool, search_tool, retriever_tool, as_a_tool, tool_class]
 ASYNC: list[Made] = [sync_tool, async_tool, structured_tool, search_tool, async_tool_class]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from types import FunctionType, MethodType
@@ -144,13 +145,46 @@ def components_of(functions: Iterable[Any]) -> Found | None:
 
 
 def _scanned(functions: Iterable[Any]) -> Iterator[Found]:
-    for each in (scan(func, _is_component, _CALLED, _MANY) for func in functions):
+    for each in map(_scan, functions):
         yield replace(each, components={name: merged(part) for name, part in each.components.items()})
+
+
+def _scan(func: Any) -> Found:
+    component = entered(func)
+    return scan(func, _is_component, _CALLED, _MANY) if component is None else Found({"runnable": component}, 1)
 
 
 def calls_components(func: Any) -> bool:
     """Returns True if a function calls a component, as far as its code shows."""
-    return scan(func, _is_component, _CALLED, _MANY).calls > 0
+    return _scan(func).calls > 0
+
+
+def entered(func: Any) -> Any:
+    """Returns the component whose ``invoke`` or ``ainvoke`` a function is, as in tools of ``as_tool``; else None."""
+    if not isinstance(func, MethodType) or func.__name__ not in ENTRIES:
+        return None
+    component, name = func.__self__, func.__name__
+    own = _is_component(component) and name not in getattr(component, "__dict__", {})
+    same = own and plain(type(component), name) is inspect.unwrap(func.__func__)
+    return component if same and of_package(func.__func__.__module__) else None
+
+
+def called_by_name(func: Any) -> Any:
+    """Returns a function that calls what ``entered`` finds as its class has it now; other functions as they are.
+
+    A method that was bound before its class got a wrapper would go past it.
+    """
+    component = entered(func)
+    if component is None:
+        return func
+
+    def invoke(*args: Any, **named: Any) -> Any:
+        return component.invoke(*args, **named)
+
+    async def ainvoke(*args: Any, **named: Any) -> Any:
+        return await component.ainvoke(*args, **named)
+
+    return functools.wraps(func, updated=())(ainvoke if func.__name__ == "ainvoke" else invoke)
 
 
 def _may_gain(found: Found) -> bool:

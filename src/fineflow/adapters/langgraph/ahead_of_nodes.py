@@ -29,6 +29,7 @@ from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
 from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, inner_calls_of
+from fineflow.adapters.langchain.user_functions import called_by_name
 from fineflow.adapters.langgraph.next_state import NextState, Writes
 from fineflow.adapters.langgraph.node_facts import NodeFacts
 from fineflow.adapters.langgraph.steps import in_executor
@@ -221,7 +222,8 @@ class AheadOfNodes:
             return None
         hidden = {**HIDDEN_VALUES, **dict.fromkeys(step.func_accepts, UNKNOWN), "writer": INERT}
         named = {name: hidden[name] for name in step.func_accepts}
-        calls = inner_calls_of(self._here, own, (), named, hidden, streams_models=self._streams, kind=PredictedCalls)
+        own, streams = called_by_name(own), self._streams
+        calls = inner_calls_of(self._here, own, (), named, hidden, streams_models=streams, kind=PredictedCalls)
         calls.awaited_on(self._async_loop)
         return calls
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from fineflow.adapters.core.builder import Builder, Leaf
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
-from fineflow.adapters.langchain.user_functions import calls_components
+from fineflow.adapters.langchain.user_functions import calls_components, entered
 from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.steps import Step, steps_of
 from fineflow.adapters.langgraph.turns import turns_of
@@ -35,7 +36,7 @@ def lowered_steps(graph: Any, b: ChainBuilder, *, across: bool) -> Ref:
 
 def _lowered(step: Step, b: ChainBuilder) -> Ref:
     functions, found = step.functions, step.found()
-    where = place(functions[0]) if functions else ""
+    where = place(inspect.unwrap(functions[0]) if entered(functions[0]) else functions[0]) if functions else ""
     reason = "runs when stock's loop enters it" if functions else f"is a {type(step.obj).__name__} of a package"
     made = Builder.opaque(b, step.obj, Leaf(Ref("input")), reason, where=where)
     if found is not None:

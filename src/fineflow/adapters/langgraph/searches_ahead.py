@@ -1,9 +1,9 @@
-"""Searches inside tools that start while the model writes, where nobody has declared what the tools do.
+"""Component calls inside tools that start while the model writes, where nobody has declared what the tools do.
 
-When the JSON of a call is complete, a walk goes through the tool's function with its arguments. Searches that it is
-certain to make start, and embeddings; requests to models and all else wait for stock. Nothing of the function itself
-runs. When stock calls the function for this call of the model, its own walk takes over what has started, and the
-function's calls of components claim it by equal arguments. What stock does not ask for is ended.
+When the JSON of a call is complete, a walk goes through the tool's function with its arguments. Searches and requests
+to models that it is certain to make start; all else waits for stock. Nothing of the function itself runs. When stock
+calls the function for this call of the model, its own walk takes over what has started, and the function's calls of
+components claim it by equal arguments. What stock does not ask for is ended.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import CellType
 from typing import Any
 
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
 
 from fineflow.adapters.core.claiming import Claiming
@@ -24,30 +24,37 @@ from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
-from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of
+from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of, reads
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
 from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
-from fineflow.adapters.langchain.user_functions import ENTRIES, calls_components
+from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, calls_components
 from fineflow.adapters.langgraph.asking import filled
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.ir import Effect, Op, Primitive
+from fineflow.ir.meta import CORES
 
-_READS = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
-_ASKS = frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE, Op.TOOL, Op.CALL})
+_ASKS = frozenset({Op.PREFILL, Op.PARTIAL_PREFILL, Op.DECODE, Op.PARTIAL_DECODE})
+_USERS = frozenset({Op.TOOL, Op.CALL})  # functions that are declared to read
 _RETRIEVER_TOOLS = "langchain_core.tools.retriever"
 """The module of ``create_retriever_tool``."""
 
 
-def may_search(tool: StructuredTool) -> bool:
+def may_search(tool: StructuredTool | Tool) -> bool:
     """Returns True if component calls of a tool's function may start as soon as its arguments are known."""
     functions = [func for func in (tool.func, tool.coroutine) if func is not None]
-    known = plain_model(tool.args_schema) and not tool._injected_args_keys
+    checked = tool.args_schema is not None or type(tool) is not Tool  # without a schema a text is passed on as it is
+    known = (plain_model(tool.args_schema) or not checked) and not tool._injected_args_keys
     return known and any(map(calls_components, functions))
 
 
 class SearchesAhead(PredictedCalls):
-    """Starts the searches of a tool's function before stock calls it."""
+    """Starts searches and requests of a tool's function before stock calls it.
+
+    alone: an earlier call of the message may write what a search reads, so only requests to engines start.
+    """
+
+    alone = False
 
     @property
     def only_reads(self) -> bool:
@@ -69,21 +76,21 @@ class SearchesAhead(PredictedCalls):
         return reads and all(type(prompt) is PromptTemplate for prompt in prompts)
 
     def _fill(self) -> None:
-        self._waiting = [call for call in self._waiting if self._searches(call)]
+        self._waiting = [call for call in self._waiting if self._reads(call)]
         super()._fill()
 
-    def _searches(self, call: FoundCall) -> bool:
-        """Returns True for a call that reads, and asks no model."""
+    def _reads(self, call: FoundCall) -> bool:
+        """Returns True for a call that changes nothing, and that is made of no tools or functions of the user's."""
         if self._components.embedded(call.component, call.name, call.args, call.named) is not None:
             return False  # stock's walk embeds the texts by itself
         part = self._part(call.component)
         if part is None:
-            return True
+            return not self.alone
         if call.name not in ENTRIES:
             return False
         invocation = self._components.invocation(part, call.name, call.args, call.named, None)
         plan = part._self_current(invocation.way)
-        return plan is not None and plan.all_are(_only_searches)
+        return plan is not None and plan.all_are(_only_asks if self.alone else _only_reads)
 
     def _learn(self) -> None:
         """Leaves it to stock's own call of the function to tell whether walks pay: a run may end before it."""
@@ -92,8 +99,13 @@ class SearchesAhead(PredictedCalls):
         return True  # vectors are those of one walk: that of stock's call makes its own
 
 
-def _only_searches(p: Primitive) -> bool:
-    return p.effects.kind in _READS and p.op not in _ASKS
+def _only_reads(p: Primitive) -> bool:
+    slows = p.op in _ASKS and p.meta.get("device") == CORES  # the model that writes, if it runs there, too
+    return reads(p) and p.op not in _USERS and not slows
+
+
+def _only_asks(p: Primitive) -> bool:
+    return _only_reads(p) and p.effects.kind not in (Effect.READ, Effect.EXTERNAL)
 
 
 def _content(cell: CellType) -> Any:
@@ -107,16 +119,19 @@ class _Begun:
         self.calls: dict[str, tuple[Any, SearchesAhead]] = {}
 
 
-def start(here: Claiming, tool: StructuredTool, given: Any, number: str) -> tuple[bool, Callable[[], None]]:
-    """Starts what a call of a tool is going to search for.
+def start(
+    here: Claiming, tool: StructuredTool | Tool, given: Any, number: str, *, alone: bool
+) -> tuple[bool, Callable[[], None]]:
+    """Starts what a call of a tool is going to ask for.
 
-    given: the arguments of its function. number: the id of the model's call. Returns whether the function is known to
-    do no more than to read, and a function that ends what stock has not taken over.
+    given: the arguments of its function. number: the id of the model's call. alone: see ``SearchesAhead``. Returns
+    whether the function is known to do no more than to read, and a function that ends what stock has not taken over.
     """
     sync = here.call.sync
     func = tool.func if sync or tool.coroutine is None else tool.coroutine
     context = copy_context()
     calls: SearchesAhead = context.run(_made, here, func, given)
+    calls.alone = alone
     calls.awaited_on(None if sync else here.call.loop)
     drop = _held(here, calls, number, func)
     context.run(calls.begin)
@@ -129,7 +144,8 @@ def _made(here: Claiming, func: Any, given: Any) -> SearchesAhead:
     takes = inspect.signature(func).parameters
     hidden = {name: UNKNOWN for name in (*HIDDEN, _get_runnable_config_param(func)) if name in takes}
     streams = streaming_handlers(None)
-    return inner_calls_of(here, func, positional, {**named, **hidden}, streams_models=streams, kind=SearchesAhead)
+    walked = called_by_name(func)
+    return inner_calls_of(here, walked, positional, {**named, **hidden}, streams_models=streams, kind=SearchesAhead)
 
 
 def _held(here: Claiming, calls: SearchesAhead, number: str, func: Any) -> Callable[[], None]:

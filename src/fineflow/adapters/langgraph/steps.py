@@ -17,12 +17,12 @@ from langgraph.graph._branch import BranchSpec
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import of_package
-from fineflow.adapters.langchain.user_functions import calls_of, functions_of, functions_of_tool
+from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
 from fineflow.adapters.lookahead.scan import Found, codes
 
 _DEPTH = 8  # of graphs inside graphs
 _HOLDING = frozenset({"langchain_core.tools.retriever", "langchain_core.tools.convert"})
-"""Modules whose functions only call the user's component: those of ``create_retriever_tool`` and ``as_tool``."""
+"""Modules whose functions only call the user's component: those of ``create_retriever_tool``, ``as_tool`` of a dict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,12 @@ def flat(bound: Any) -> Sequence[Any]:
 def user_functions(runnable: Any) -> Sequence[Any]:
     """Returns the user's functions that stock calls when it runs a step of a graph, and those that hold a component."""
     found = functions_of_tool(runnable) if own_tool(runnable) else attributes_of(runnable)
-    return tuple(func for func in found.values() if not of_package(_module(func)) or _module(func) in _HOLDING)
+    return tuple(filter(_looked_into, found.values()))
+
+
+def _looked_into(func: Any) -> bool:
+    module = _module(func)
+    return not of_package(module) or module in _HOLDING or entered(func) is not None
 
 
 def own_tool(runnable: Any) -> bool:

@@ -87,11 +87,12 @@ class Turn:
             return None
 
     def _search(self, early: Offered, message: Message, call: ToolCall) -> bool:
-        """Starts the searches of a call, as above. Returns True if the call is known to do no more than to read."""
+        """Starts component calls of a call, as above. Returns True if it is known to do no more than to read."""
         written = message.written if early.guards else early.reads & message.written
-        if message.guarded or written or (given := self._given(early.tool, call)) is None:
+        if (given := self._given(early.tool, call)) is None:
             return False
-        only_reads, drop = searches_ahead.start(self._here, cast(Any, early.tool), given, str(call["id"]))
+        tool, alone = cast(Any, early.tool), message.guarded or bool(written)
+        only_reads, drop = searches_ahead.start(self._here, tool, given, str(call["id"]), alone=alone)
         self._drops.append(drop)
         return only_reads
 

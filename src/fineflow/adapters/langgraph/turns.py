@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.graph import StateGraph
 from langgraph.prebuilt import ToolNode
@@ -28,7 +28,7 @@ from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
 
 _DEPTH = 8  # of functions that hold functions
-_CALLS, _SEARCHES = "calls of", "searches in calls of"  # that start early
+_CALLS, _SEARCHES = "calls of", "searches and requests in calls of"  # that start early
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 
@@ -37,7 +37,7 @@ class Offered(NamedTuple):
 
     functions: its sync and its async one. reads, writes: the resources that it is declared to touch. guards: it may do
     anything, so no later call of the same message starts before it. searches: not the function starts early, but the
-    searches that it makes (``searches_ahead``); if these are known to be all that it does, it does not guard.
+    component calls that it makes (``searches_ahead``); if these are known to be all that it does, it does not guard.
     """
 
     tool: BaseTool
@@ -172,18 +172,19 @@ def _tool_node(parts: Sequence[Any]) -> ToolNode | None:
 
 def offered(tool: BaseTool) -> Offered:
     """Returns what is known of a tool: whether its calls may start early."""
-    if type(tool) is not StructuredTool:
+    if type(tool) not in (StructuredTool, Tool):
         return Offered(tool, f"is a {type(tool).__name__}", guards=True)
-    both = (tool.func, tool.coroutine)
+    made = cast(StructuredTool, tool)  # both classes hold functions
+    both = (made.func, made.coroutine)
     functions = [func for func in both if func is not None]
     said = [found for func in functions if (found := declaration(func)) is not None]
     if not functions or len(said) < len(functions):
         pure = bool(functions) and all(judged(func).pure for func in functions)
-        if not said and may_search(tool):
+        if not said and may_search(made):
             return Offered(tool, "", both, guards=True, searches=True)
         return Offered(tool, "its effects are not declared", both, guards=not pure)
     reads, writes = (_resources(said, name) for name in ("reads", "writes"))
-    why = left_to_stock(tool)
+    why = left_to_stock(made) if type(tool) is StructuredTool else f"is a {type(tool).__name__}"
     searches = not why and any(map(calls_components, functions))
     return Offered(tool, why, both, reads, writes, searches=searches)
 

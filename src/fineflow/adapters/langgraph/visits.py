@@ -32,7 +32,7 @@ from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
-from fineflow.adapters.langchain.user_functions import calls_of, components_of
+from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import messages, searches_ahead, supersteps, tools_ahead
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.langgraph.node_facts import facts_of
@@ -358,7 +358,10 @@ def forecast_of(obj: Any) -> Visit:
 def _made(step: Any, kept: _Known) -> dict[str, Any]:
     hidden = {**HIDDEN_VALUES, **dict.fromkeys(getattr(step, "func_accepts", ()), UNKNOWN), "writer": INERT}
     users = {name: step.__dict__[name] for name in kept.gaining}
-    made = {name: looked_through(func, partial(_begin, func, hidden, kept.visits)) for name, func in users.items()}
+    made = {
+        name: looked_through(called_by_name(func), partial(_begin, func, hidden, kept.visits))
+        for name, func in users.items()
+    }
     if "func" in made and in_executor(step.__dict__.get("afunc"), step.func):
         made["afunc"] = wraps(step.func)(partial(run_in_executor, None, made["func"]))
     return made
@@ -370,7 +373,8 @@ def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits | None, args: An
         return None
     try:
         streams = streaming_handlers(None)
-        calls: InnerCalls = inner_calls_of(here, func, args, named, hidden, streams_models=streams, visits=visits)
+        walked = called_by_name(func)
+        calls: InnerCalls = inner_calls_of(here, walked, args, named, hidden, streams_models=streams, visits=visits)
         if here.shadows.across:
             supersteps.enter(here, func, calls)
         if here.shadows.searching:

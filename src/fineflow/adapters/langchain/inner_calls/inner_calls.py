@@ -160,7 +160,7 @@ class Runnables:
         if name in BATCHES and key is not UNKNOWN:
             key = key[0][0]
         plan = part._self_current(key is not UNKNOWN and is_constant(key))
-        return plan is not None and plan.all_are(_reads)
+        return plan is not None and plan.all_are(reads)
 
     def computes(self, obj: Any, name: str) -> bool:
         return name in ENTRIES and computes(obj)
@@ -255,7 +255,7 @@ def _is_opaque(step: Any) -> bool:
     return not judged(step.__dict__.get("func")).pure
 
 
-def _reads(p: Primitive) -> bool:
+def reads(p: Primitive) -> bool:
     """Returns True for steps that change nothing: by their effects, or as parsers of packages, which stock runs."""
     if p.effects.kind in _READING:
         return True

@@ -14,6 +14,7 @@ _BOUNDS = frozenset({Ge, Gt, Le, Lt, MinLen, MaxLen, MultipleOf})  # refuse a va
 # Settings of a model that do not change what a valid value becomes.
 _HARMLESS = frozenset(
     {"title", "extra", "frozen", "json_schema_extra", "strict", "use_attribute_docstrings", "arbitrary_types_allowed"}
+    | {"protected_namespaces"}
 )
 _CHECKS = ("validators", "field_validators", "root_validators", "model_validators")
 _OWN = (
