@@ -24,14 +24,15 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 if TYPE_CHECKING:
     from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+    from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
 
-active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", default=None)
+active: ContextVar[InnerCalls | SleepingCalls | None] = ContextVar("fineflow_inner_calls", default=None)
 """The user function that stock is running here, if its component calls may run ahead."""
 
 watching: ContextVar[Callable[[Any, Any], Begin | None] | None] = ContextVar("fineflow_watching", default=None)
 """Asked outside of optimized calls, with a method and its object: how to predict what its calls would gain."""
 
-Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | None"]
+Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | SleepingCalls | None"]
 """Makes the ``InnerCalls`` of a function called with these arguments; None outside of calls."""
 
 _OWN = "__fineflow_own__"  # attribute of a wrapper: the method in it

@@ -41,7 +41,6 @@ from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
-from fineflow.runtime.call.visits import Visits
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
@@ -59,8 +58,8 @@ class InnerCalls:
     """The component calls of one run of a user function. Thread-safe.
 
     claiming: the call that the function is a part of; None for none. arguments: wraps a key so that calls can be
-    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead. visits: gets the
-    figures of the run; None if nobody asks for them.
+    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead. figures: those of
+    the run; None if nobody asks for them. vectors: those of the run, if it has some already.
     """
 
     finder: ClassVar[type[CallFinder]] = CallFinder
@@ -77,9 +76,10 @@ class InnerCalls:
         named: Mapping[str, Any],
         *,
         options: Options,
-        visits: Visits | None = None,
+        figures: RunFigures | None = None,
+        vectors: VectorsAhead | None = None,
     ) -> None:
-        self._figures = None if visits is None else RunFigures(visits)
+        self._figures = figures
         self._options = options
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
         kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
@@ -89,7 +89,7 @@ class InnerCalls:
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
-        self.vectors = VectorsAhead(self._context)
+        self.vectors = vectors or VectorsAhead(self._context)
         self._limits: _Limits = {}
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
@@ -109,20 +109,22 @@ class InnerCalls:
         """
         self._guarded(self._look)
 
-    def begin(self) -> None:
+    def begin(self, *, late: bool = False) -> None:
         """Makes the first walk, unless walks of this function have turned out to cost more than they save.
 
-        Where the last runs have made no call, the walk waits for the first one: mostly there is none.
+        Where the last runs have made no call, the walk waits for the first one: mostly there is none. late: the
+        function is already running, and makes its first call.
         """
         early = self._options.eager or bool(self._finder.calls)
         self._over = self.starts and not early and skips(self._func)
         if self._over:
             return
-        if early or self.watcher is not None or self._figures is None or not self._figures.quiet:
-            self.look()
-        else:
+        quiet = self.watcher is None and self._figures is not None and self._figures.quiet
+        if late or (quiet and not early):
             self._finder.follow()
             self._due = True
+        else:
+            self.look()
 
     @property
     def claims(self) -> bool:
