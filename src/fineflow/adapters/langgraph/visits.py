@@ -140,7 +140,7 @@ class _Copy:
         return len(now) == len(self._values) and all(map(is_, now, self._values))
 
 
-def _inside_method(func: Any, args: Any, named: Any) -> InnerCalls | None:
+def _inside_method(func: Any, args: Any, named: Any) -> InnerCalls | SleepingCalls | None:
     return _begin(func, HIDDEN_VALUES, None, args, named)
 
 
@@ -216,13 +216,14 @@ def _entered(
     go through the tools and the ``RunnableLambda`` that it calls, which run as they are.
     """
     kind, left = type(step), None
-    if issubclass(kind, RunnableCallable):
+    graphs_own = RunnableCallable in kind.__mro__  # quicker than to ask the class, which is abstract
+    if graphs_own:
         taken = _turn(here, step, args, named) if here.shadows.turns else None
         if not (active.get() is None and reader.get() is taken is None):
             left = _leaving(taken)
     elif active.get() is not None:
         return step, None
-    if kind not in _KEPT and issubclass(kind, _KEPT):  # such as LangGraph's own steps
+    if kind not in _KEPT and (graphs_own or RunnableLambda in kind.__mro__):  # such as LangGraph's own steps
         return step, left
     try:
         return here.shadows.in_place_of(here, step), left
