@@ -12,8 +12,8 @@ import asyncio
 import contextvars
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +44,25 @@ _numbers = itertools.count(1)
 class Session:
     """The shadow and the graph of one call of ``planned``."""
 
-    __slots__ = ("_call", "_claiming", "_execution", "_invocation", "_plan", "_planned", "_scope", "_waits", "runs")
+    __slots__ = (
+        "_admission",
+        "_call",
+        "_claiming",
+        "_execution",
+        "_invocation",
+        "_plan",
+        "_planned",
+        "_scope",
+        "_waits",
+        "runs",
+    )
 
     def __init__(self, planned: Planned, plan: Plan, invocation: Invocation) -> None:
         self._planned = planned
         self._plan = plan
         self._invocation = invocation
         self.runs: Any = planned.__wrapped__  # what stock runs
+        self._admission: Admission | None = None
         self._call: LateCall | None = None
         self._claiming: Claiming | None = None
         self._execution: Execution | None = None
@@ -132,35 +144,40 @@ class Session:
         if self._prepare(loop, admission, post, ahead=True):
             self._start(post)
 
-    @contextmanager
-    def in_thread(self, admission: Admission) -> Iterator[Any]:
-        """Yields the object that stock runs in this thread, under ``admission``. The graph runs on the engine loop."""
+    def in_thread(self, admission: Admission) -> Session:
+        """Returns a block for the call of a plain thread, under ``admission``. The graph runs on the engine loop."""
+        self._admission = admission
+        return self
+
+    def __enter__(self) -> Any:
+        """Starts the graph; returns the object that stock runs in this thread."""
         try:
             loop = engine_loop()
         except RuntimeError:  # the interpreter is exiting
-            yield self.runs
-            return
+            return self.runs
+
+        def post(start: Callable[[], None]) -> None:
+            lifecycle.post(loop, start)
+
+        admission, self._admission = self._admission, None
+        assert admission is not None
         if self._claiming is not None:
             admission.mark(under_way, self._claiming)
-        elif not self._prepare(loop, admission, lambda start: lifecycle.post(loop, start)):
-            yield self.runs
-            return
-        late, scope = self._call, current.get()
-        assert late is not None
+        elif not self._prepare(loop, admission, post):
+            return self.runs
         try:
-            if not self._waits:
-                self._start(lambda start: lifecycle.post(loop, start))
-            if scope is not None:
-                scope.add(self, late.stop)
-            yield self.runs
-        finally:
-            if scope is not None:
-                scope.discard(self)
-            call = late.end()
-            self._planned._self_last = summary = late.summary() if call is None else lifecycle.close(call)
-            if recording.recorders:
-                self._record(summary)
-        lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
+            self._begun(post)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self.runs
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if (late := self._left()) is None:
+            return
+        call = late.end()
+        summary = late.summary() if call is None else lifecycle.close(call)
+        self._over(summary, report=kind is None)
 
     # For coroutines. No async context manager: its state would exist for each of thousands of waiting calls.
 
@@ -169,30 +186,40 @@ class Session:
         if self._claiming is not None:
             admission.mark(under_way, self._claiming)
         if self._claiming is not None or self._prepare(asyncio.get_running_loop(), admission, lambda start: start()):
-            late = self._call
-            assert late is not None
-            if (scope := current.get()) is not None:
-                self._scope = scope
-                scope.add(self, late.stop)
-            if not self._waits:
-                self._start(lambda start: start())
+            self._begun(lambda start: start())
         return self.runs
 
     async def ended(self, error: BaseException | None = None) -> None:
         """Ends the graph when stock has ended, with ``error`` or with a result."""
-        late, self._call = self._call, None
-        if late is None:
+        if (late := self._left()) is None:
             return
-        if self._scope is not None:
-            self._scope.discard(self)
         call = late.end()
         summary = late.summary() if call is None else call.close()
         if call is not None and call.tasks:
             await call.ended()
+        self._over(summary, report=error is None)
+
+    # For both.
+
+    def _begun(self, post: Callable[[Callable[[], None]], None]) -> None:
+        assert self._call is not None
+        if (scope := current.get()) is not None:
+            self._scope = scope
+            scope.add(self, self._call.stop)
+        if not self._waits:
+            self._start(post)
+
+    def _left(self) -> LateCall | None:
+        late, self._call = self._call, None
+        if late is not None and self._scope is not None:
+            self._scope.discard(self)
+        return late
+
+    def _over(self, summary: Summary, *, report: bool) -> None:
         self._planned._self_last = summary
         if recording.recorders:
             self._record(summary)
-        if error is None:
+        if report:
             lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
     def _record(self, summary: Summary) -> None:

@@ -73,7 +73,7 @@ class AdmissionRequest(PermitRequest):
     __slots__ = ("admission", "began", "number", "priority", "queued", "tenant")
 
     def __init__(self, tenant: str = "", priority: int = 0) -> None:
-        super().__init__()
+        self.state = State.IDLE  # as in the base class, without a call: one is made in each call
         self.tenant = tenant
         self.priority = priority
         self.number = next(_numbers)
