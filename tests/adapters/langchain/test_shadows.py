@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 
 import pytest
 
@@ -13,7 +12,7 @@ from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.ir import Graph, Ref
-from fineflow.runtime.call.query import Call
+from fineflow.runtime.call.late_call import LateCall
 from fineflow.runtime.call.streams import Stream
 
 KEY = ("prompt",)
@@ -22,13 +21,13 @@ KEY = ("prompt",)
 @pytest.fixture
 async def here() -> Claiming:
     """Stock's side of a call whose graph works on the leaf "model", without ever coming to an end."""
-    context, leaves = contextvars.copy_context(), frozenset({"model", "step"})
-    call = Call(asyncio.get_running_loop(), {}, "stream", True, context, "query", streaming=True)
-    entry, _ = call.claims.expect("model", Arguments(KEY), shared=False)
+    leaves, loop = frozenset({"model", "step"}), asyncio.get_running_loop()
+    late = LateCall(loop, {}, "stream", lambda: ("query", None), sync=True, streaming=True, facts=None)
+    entry, _ = late.call().claims.expect("model", Arguments(KEY), shared=False)
     entry.stream = Stream()
     empty = Graph((), Ref("input"))
     plan = Plan(None, empty, empty, (), frozenset(), {}, Snapshot(()), leaves=leaves)
-    return Claiming(call, Shadows(plan, (), sync=True, arguments=Arguments), leaves)
+    return Claiming(late, Shadows(plan, (), sync=True, arguments=Arguments), leaves)
 
 
 async def test_a_claim_on_the_loops_own_thread_does_not_wait(here: Claiming) -> None:

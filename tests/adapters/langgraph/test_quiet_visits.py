@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextvars import copy_context
 from math import inf
 from typing import Any
 
@@ -14,6 +15,11 @@ from typing_extensions import TypedDict
 
 import fineflow
 from fineflow.adapters.inner_calls import run_figures
+from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.ir import Op
+from fineflow.runtime import events
+from fineflow.runtime.call.query import Call
+from fineflow.runtime.queues.request_context import waiting_record
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 
@@ -70,6 +76,78 @@ def test_visits_that_make_no_call_are_walked_through_no_more(walks: list[Any]) -
     for _ in range(10):
         assert fast.invoke({"texts": []}) == {"texts": [], "found": []}
     assert len(walks) == 3
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The classes of which objects have been made for a call, or for a function in it."""
+    found: list[str] = []
+    for kind in (Call, InnerCalls):
+
+        def noting(self: Any, *args: Any, own: Any = kind.__init__, name: str = kind.__name__, **named: Any) -> None:
+            found.append(name)
+            own(self, *args, **named)
+
+        monkeypatch.setattr(kind, "__init__", noting)
+    return found
+
+
+def test_such_runs_prepare_nothing_for_calls_and_are_queries_all_the_same(made: list[str]) -> None:
+    """Engines see id, age, tenant, priority and objective of the run in requests that its nodes make themselves."""
+    seen: list[Any] = []
+    grader = _grader()
+
+    def asking(state: State) -> State:
+        seen.append(waiting_record(0, Op.DECODE, 1))
+        return {}
+
+    def grade(state: State) -> State:
+        return {"found": [grader.invoke({"text": each}) for each in state["texts"]]}
+
+    graph = StateGraph(State).add_sequence([asking, grade]).add_edge(START, "asking").compile()
+    fast = fineflow.optimize(graph, strict=True)
+    said = {"fineflow_tenant": "guest", "fineflow_priority": 2, "fineflow_objective": "throughput"}
+    for _ in range(4):
+        made.clear()
+        before = events.now()
+        fast.invoke({"texts": []}, {"metadata": said})
+    assert made == []
+    last, previous = seen[-1], seen[-2]
+    assert (last.tenant, last.priority, last.objective) == ("guest", 2, "throughput")
+    assert last.query != previous.query and last.query.startswith("call-")
+    assert before <= last.started <= events.now()
+    assert fast._self_last.trace.began >= before
+
+
+def test_the_first_call_of_such_a_run_has_everything_made(made: list[str]) -> None:
+    fast = fineflow.optimize(_grading(ask("Grade DOC {text}", FakeChat(answers=says))), strict=True)
+    for _ in range(4):
+        fast.invoke({"texts": []})
+    made.clear()
+    assert fast.invoke({"texts": ["a", "b"]})["found"]
+    assert made.count("InnerCalls") == 1 and "Call" in made
+
+
+def test_what_such_a_run_leaves_behind_makes_its_calls_as_stock_does(made: list[str]) -> None:
+    grader = ask("Grade DOC {text}", FakeChat(answers=says))
+
+    class Kept:
+        def __len__(self) -> int:  # the function looks at the texts
+            self.context = copy_context()
+            return 0
+
+    def node(state: State) -> State:
+        texts = state["texts"]
+        return {"found": [grader.invoke({"text": each}) for each in texts] if len(texts) else []}
+
+    fast, kept = fineflow.optimize(_graph(node), strict=True), Kept()
+    for _ in range(5):
+        fast.invoke({"texts": []})
+    made.clear()
+    fast.invoke({"texts": kept})
+    assert "InnerCalls" not in made
+    assert kept.context.run(grader.invoke, {"text": "a"}) == grader.invoke({"text": "a"})
+    assert made == []
 
 
 @virtual

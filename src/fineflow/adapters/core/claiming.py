@@ -16,6 +16,7 @@ from typing import Any, TypeVar, cast
 from fineflow.runtime import recording
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
+from fineflow.runtime.call.late_call import LateCall
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
@@ -47,19 +48,24 @@ def never(entry: Entry) -> bool:
 class Claiming:
     """Stock's side of one call.
 
-    shadows: those that stock runs in this call. outer: the call that this one is nested in, if any.
+    late: makes the call. shadows: those that stock runs in it. outer: the call that this one is nested in, if any.
     """
 
-    __slots__ = ("_bridge", "_fed", "_leaves", "call", "outer", "shadows", "start")
+    __slots__ = ("_bridge", "_fed", "_late", "_leaves", "outer", "shadows", "start")
 
-    def __init__(self, call: Call, shadows: Any, leaves: frozenset[str], outer: Claiming | None = None) -> None:
-        self.call = call
+    def __init__(self, late: LateCall, shadows: Any, leaves: frozenset[str], outer: Claiming | None = None) -> None:
+        self._late = late
         self.shadows = shadows
         self.outer = outer
         self.start: Callable[[], None] | None = None  # starts the graph, which waits for ``opened``
         self._leaves = leaves
         self._fed: set[str] = set()
         self._bridge: Bridge | None = None
+
+    @property
+    def call(self) -> Call:
+        """The call, which is made when it is first asked for."""
+        return self._late.made or self._late.call()
 
     def opened(self) -> None:
         """Starts the graph if it waits for this: stock has opened the outermost run, in the current context."""

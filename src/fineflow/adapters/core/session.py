@@ -12,8 +12,8 @@ import asyncio
 import contextvars
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,8 @@ from fineflow.runtime import recording
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution, Kernel
+from fineflow.runtime.call.identity import Marks
+from fineflow.runtime.call.late_call import LateCall
 from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
@@ -42,14 +44,26 @@ _numbers = itertools.count(1)
 class Session:
     """The shadow and the graph of one call of ``planned``."""
 
-    __slots__ = ("_call", "_claiming", "_execution", "_invocation", "_plan", "_planned", "_scope", "_waits", "runs")
+    __slots__ = (
+        "_admission",
+        "_call",
+        "_claiming",
+        "_execution",
+        "_invocation",
+        "_plan",
+        "_planned",
+        "_scope",
+        "_waits",
+        "runs",
+    )
 
     def __init__(self, planned: Planned, plan: Plan, invocation: Invocation) -> None:
         self._planned = planned
         self._plan = plan
         self._invocation = invocation
         self.runs: Any = planned.__wrapped__  # what stock runs
-        self._call: Call | None = None
+        self._admission: Admission | None = None
+        self._call: LateCall | None = None
         self._claiming: Claiming | None = None
         self._execution: Execution | None = None
         self._scope: Scope | None = None
@@ -75,8 +89,8 @@ class Session:
 
     def drop(self) -> Call | None:
         """Ends a graph that ``start_ahead`` started and whose call stock has not made. Returns the call, if any."""
-        call, self._call = self._call, None
-        return call
+        late, self._call = self._call, None
+        return None if late is None else late.end()
 
     def begin_before_writes(self, admission: Admission) -> None:
         """Starts the graph, and waits until stores that it reads are complete; ``in_thread`` follows.
@@ -93,15 +107,15 @@ class Session:
         try:
             if late_searches.overlaps(self._plan):
                 self._start_early(loop, admission, partial(lifecycle.post, loop))
-            with nullcontext() if self._call is None else on_stop(partial(lifecycle.stop, self._call)):
+            with nullcontext() if self._call is None else on_stop(self._call.stop):
                 for write in writes:
                     write.wait()
         except BaseException:
             self._dropped()
             raise
         self._waits = False
-        if (call := self._call) is not None:
-            begun = Submission(call.memory(late_searches.LateSearches).begun, loop)
+        if (late := self._call) is not None:
+            begun = Submission(late.call().memory(late_searches.LateSearches).begun, loop)
             with suppress(Unreachable, asyncio.CancelledError):
                 begun.start()
                 begun.wait()
@@ -122,7 +136,7 @@ class Session:
             write.wait()
         self._waits = False
         if self._call is not None:
-            await self._call.memory(late_searches.LateSearches).begun()
+            await self._call.call().memory(late_searches.LateSearches).begun()
 
     def _start_early(
         self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
@@ -130,31 +144,40 @@ class Session:
         if self._prepare(loop, admission, post, ahead=True):
             self._start(post)
 
-    @contextmanager
-    def in_thread(self, admission: Admission) -> Iterator[Any]:
-        """Yields the object that stock runs in this thread, under ``admission``. The graph runs on the engine loop."""
+    def in_thread(self, admission: Admission) -> Session:
+        """Returns a block for the call of a plain thread, under ``admission``. The graph runs on the engine loop."""
+        self._admission = admission
+        return self
+
+    def __enter__(self) -> Any:
+        """Starts the graph; returns the object that stock runs in this thread."""
         try:
             loop = engine_loop()
         except RuntimeError:  # the interpreter is exiting
-            yield self.runs
-            return
+            return self.runs
+
+        def post(start: Callable[[], None]) -> None:
+            lifecycle.post(loop, start)
+
+        admission, self._admission = self._admission, None
+        assert admission is not None
         if self._claiming is not None:
             admission.mark(under_way, self._claiming)
-        elif not self._prepare(loop, admission, lambda start: lifecycle.post(loop, start)):
-            yield self.runs
-            return
-        call = self._call
-        assert call is not None
+        elif not self._prepare(loop, admission, post):
+            return self.runs
         try:
-            if not self._waits:
-                self._start(lambda start: lifecycle.post(loop, start))
-            with on_stop(partial(lifecycle.stop, call)) if current.get() is not None else nullcontext():
-                yield self.runs
-        finally:
-            self._planned._self_last = summary = lifecycle.close(call)
-            if recording.recorders:
-                self._record(summary)
-        lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
+            self._begun(post)
+        except BaseException as error:
+            self.__exit__(type(error), error, None)
+            raise
+        return self.runs
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if (late := self._left()) is None:
+            return
+        call = late.end()
+        summary = late.summary() if call is None else lifecycle.close(call)
+        self._over(summary, report=kind is None)
 
     # For coroutines. No async context manager: its state would exist for each of thousands of waiting calls.
 
@@ -163,29 +186,40 @@ class Session:
         if self._claiming is not None:
             admission.mark(under_way, self._claiming)
         if self._claiming is not None or self._prepare(asyncio.get_running_loop(), admission, lambda start: start()):
-            call = self._call
-            assert call is not None
-            if (scope := current.get()) is not None:
-                self._scope = scope
-                scope.add(self, partial(lifecycle.stop, call))
-            if not self._waits:
-                self._start(lambda start: start())
+            self._begun(lambda start: start())
         return self.runs
 
     async def ended(self, error: BaseException | None = None) -> None:
         """Ends the graph when stock has ended, with ``error`` or with a result."""
-        call, self._call = self._call, None
-        if call is None:
+        if (late := self._left()) is None:
             return
-        if self._scope is not None:
-            self._scope.discard(self)
-        summary = call.close()
-        if call.tasks:
+        call = late.end()
+        summary = late.summary() if call is None else call.close()
+        if call is not None and call.tasks:
             await call.ended()
+        self._over(summary, report=error is None)
+
+    # For both.
+
+    def _begun(self, post: Callable[[Callable[[], None]], None]) -> None:
+        assert self._call is not None
+        if (scope := current.get()) is not None:
+            self._scope = scope
+            scope.add(self, self._call.stop)
+        if not self._waits:
+            self._start(post)
+
+    def _left(self) -> LateCall | None:
+        late, self._call = self._call, None
+        if late is not None and self._scope is not None:
+            self._scope.discard(self)
+        return late
+
+    def _over(self, summary: Summary, *, report: bool) -> None:
         self._planned._self_last = summary
         if recording.recorders:
             self._record(summary)
-        if error is None:
+        if report:
             lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
     def _record(self, summary: Summary) -> None:
@@ -209,31 +243,30 @@ class Session:
         shadows = self._new(ahead) if plan.per_call else self._kept(ahead)
         if shadows is None:
             return False
-        call = self._new_call(loop, admission)
-        claiming = Claiming(call, shadows, shadows.leaves, under_way.get())
+        late = self._late_call(loop, admission.marks)
+        claiming = Claiming(late, shadows, shadows.leaves, under_way.get())
         if plan.per_call and not self._built_in(claiming):
-            call.close()
+            if (call := late.end()) is not None:
+                call.close()
             return False
         admission.mark(under_way, claiming)
-        self._call, self._claiming, self.runs = call, claiming, shadows.shadow
+        self._call, self._claiming, self.runs = late, claiming, shadows.shadow
         if ahead and plan.e_graph.primitives:
-            self._execution = Execution(plan.e_graph, call, invocation.inputs(), finished)
+            self._execution = Execution(plan.e_graph, late.call(), invocation.inputs(), finished)
             self._waits = invocation.method in shadows.opens
             if self._waits:
                 claiming.start = partial(self._opened, claiming, post)
         return True
 
-    def _new_call(self, loop: asyncio.AbstractEventLoop, admission: Admission) -> Call:
+    def _late_call(self, loop: asyncio.AbstractEventLoop, marks: Marks) -> LateCall:
         invocation = self._invocation
-        return Call(
-            loop=loop,
-            kernels=self._kernels(),
-            entry=invocation.entry,
+        return LateCall(
+            loop,
+            self._kernels(),
+            invocation.entry,
+            partial(_prepared, self._planned, invocation, marks),
             sync=invocation.sync,
-            context=_context(invocation, admission),
-            label=f"query-{next(_numbers)}",
             streaming=invocation.streaming,
-            limit=invocation.limit() or self._planned._self_bound(),
             facts=invocation.facts(),
         )
 
@@ -281,9 +314,12 @@ class Session:
         """Returns the plan's shadows, rebuilt if something that they copied has changed."""
         key = (self._invocation.sync, ahead)
         kept = self._plan.shadows.get(key)
-        with unfinished.seen_through() if unfinished.some() else nullcontext():
-            holds = kept is not None and kept.hold(self._planned.__wrapped__)
-        if holds:
+        if kept is not None and unfinished.some():
+            with unfinished.seen_through():
+                kept = kept if kept.hold(self._planned.__wrapped__) else None
+        elif kept is not None and not kept.hold(self._planned.__wrapped__):
+            kept = None
+        if kept is not None:
             return kept
         made = self._built(self._new(ahead))
         if made is not None:
@@ -308,9 +344,10 @@ class Session:
             return None
 
 
-def _context(invocation: Invocation, admission: Admission) -> contextvars.Context:
-    """Returns the caller's context as components see it."""
-    context = contextvars.copy_context()
-    context.run(admission.apply)
-    context.run(invocation.prepare)
-    return context
+def _prepared(planned: Planned, invocation: Invocation, marks: Marks) -> tuple[str, asyncio.Semaphore | None]:
+    """Makes a copy of the caller's context what components see; returns a label, and the bound on their calls."""
+    limit = invocation.limit() or planned._self_bound()
+    for var, value in marks:
+        var.set(value)
+    invocation.prepare()
+    return f"query-{next(_numbers)}", limit

@@ -28,6 +28,7 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 _KEY = "_fineflow_unfinished"
 _shut: weakref.WeakSet[Unfinished] = weakref.WeakSet()  # writes for which objects are closed
+_ever_shut = False  # the set is asked several times in each call
 _writing: ContextVar[Unfinished | None] = ContextVar("fineflow_writing", default=None)
 _planning = threading.local()
 
@@ -68,6 +69,7 @@ class Unfinished:
 
         own: methods that it has meanwhile, which see through it. free: attributes that everybody may read.
         """
+        global _ever_shut
         kind: Any = type(obj)
         with self._lock:
             if self._outcome.done() or not hasattr(kind, "__dict__") or _is_closed(kind):
@@ -80,6 +82,7 @@ class Unfinished:
                 getattr(obj, "__dict__", {}).pop(_KEY, None)
                 return False
             self._objects.append((obj, kind))
+            _ever_shut = True
             _shut.add(self)
             return True
 
@@ -211,7 +214,7 @@ def _closed_class(kind: Any, own: tuple[tuple[str, Any], ...], free: frozenset[s
 
 def some() -> bool:
     """Returns True if an object is closed."""
-    return len(_shut) > 0
+    return _ever_shut and len(_shut) > 0
 
 
 def unfinished(obj: Any) -> Unfinished | None:

@@ -43,8 +43,10 @@ class Door:
         self._calls: DryCalls | None = calls
         self.stock, self.astock = calls.stock, calls.astock
 
-    def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall | None:
-        return None if self._calls is None else self._calls.take(component, name, args, named)
+    def take(
+        self, own: Any, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> FoundCall | None:
+        return None if self._calls is None else self._calls.take(own, component, name, args, named)
 
     @property
     def open(self) -> bool:

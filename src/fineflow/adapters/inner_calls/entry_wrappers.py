@@ -24,14 +24,15 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 if TYPE_CHECKING:
     from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+    from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
 
-active: ContextVar[InnerCalls | None] = ContextVar("fineflow_inner_calls", default=None)
+active: ContextVar[InnerCalls | SleepingCalls | None] = ContextVar("fineflow_inner_calls", default=None)
 """The user function that stock is running here, if its component calls may run ahead."""
 
 watching: ContextVar[Callable[[Any, Any], Begin | None] | None] = ContextVar("fineflow_watching", default=None)
 """Asked outside of optimized calls, with a method and its object: how to predict what its calls would gain."""
 
-Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | None"]
+Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | SleepingCalls | None"]
 """Makes the ``InnerCalls`` of a function called with these arguments; None outside of calls."""
 
 _OWN = "__fineflow_own__"  # attribute of a wrapper: the method in it
@@ -118,7 +119,7 @@ def merging() -> bool:
 def claimed(component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
     """Makes a call of a component, whose class has no wrapper: by what runs ahead, if a walk has found the call."""
     calls = active.get()
-    call = None if calls is None or calls.runs(own) else calls.take(component, name, args, named)
+    call = None if calls is None else calls.take(own, component, name, args, named)
     return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
 
 
@@ -127,7 +128,7 @@ async def aclaimed(
 ) -> Any:
     """``claimed`` for async methods."""
     calls = active.get()
-    call = None if calls is None or calls.runs(own) else calls.take(component, name, args, named)
+    call = None if calls is None else calls.take(own, component, name, args, named)
     return await (own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named))
 
 

@@ -42,7 +42,6 @@ from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
-from fineflow.runtime.call.visits import Visits
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
 
@@ -60,8 +59,8 @@ class InnerCalls:
     """The component calls of one run of a user function. Thread-safe.
 
     claiming: the call that the function is a part of; None for none. arguments: wraps a key so that calls can be
-    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead. visits: gets the
-    figures of the run; None if nobody asks for them.
+    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead. figures: those of
+    the run; None if nobody asks for them. vectors: those of the run, if it has some already.
     """
 
     finder: ClassVar[type[CallFinder]] = CallFinder
@@ -78,9 +77,10 @@ class InnerCalls:
         named: Mapping[str, Any],
         *,
         options: Options,
-        visits: Visits | None = None,
+        figures: RunFigures | None = None,
+        vectors: VectorsAhead | None = None,
     ) -> None:
-        self._figures = None if visits is None else RunFigures(visits)
+        self._figures = figures
         self._options = options
         self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
         kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
@@ -90,7 +90,7 @@ class InnerCalls:
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
-        self.vectors = VectorsAhead(self._context)
+        self.vectors = vectors or VectorsAhead(self._context)
         self._limits: _Limits = {}
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
@@ -110,20 +110,22 @@ class InnerCalls:
         """
         self._guarded(self._look)
 
-    def begin(self) -> None:
+    def begin(self, *, late: bool = False) -> None:
         """Makes the first walk, unless walks of this function have turned out to cost more than they save.
 
-        Where the last runs have made no call, the walk waits for the first one: mostly there is none.
+        Where the last runs have made no call, the walk waits for the first one: mostly there is none. late: the
+        function is already running, and makes its first call.
         """
         early = self._options.eager or bool(self._finder.calls)
         self._over = self.starts and not early and skips(self._func)
         if self._over:
             return
-        if early or self.watcher is not None or self._figures is None or not self._figures.quiet:
-            self.look()
-        else:
+        quiet = self.watcher is None and self._figures is not None and self._figures.quiet
+        if late or (quiet and not early):
             self._finder.follow()
             self._due = True
+        else:
+            self.look()
 
     @property
     def claims(self) -> bool:
@@ -265,18 +267,15 @@ class InnerCalls:
 
     # --- what stock does --------------------------------------------------------------------------------------------
 
-    def runs(self, method: Any) -> bool:
-        """Returns True for the method whose calls these are: the call of it that is under way is none of them."""
-        func, of = getattr(self._func, "__func__", None), getattr(method, "__func__", None)
-        return (
-            func is not None
-            and of is not None
-            and method.__self__ is self._func.__self__
-            and inspect.unwrap(of) is inspect.unwrap(func)
-        )
+    def take(
+        self, own: Any, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
+    ) -> FoundCall | None:
+        """Returns the call that stock is about to make; None for one that nothing has found.
 
-    def take(self, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall | None:
-        """Returns the call that stock is about to make; None for one that nothing has found."""
+        own: the component's method. If it is the one whose calls these are, its call is under way, and none of them.
+        """
+        if self._runs(own):
+            return None
         with self._lock:
             if self._due:  # stock already has the result that the next walk is for
                 self.look()
@@ -298,6 +297,15 @@ class InnerCalls:
                 return found
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
+
+    def _runs(self, method: Any) -> bool:
+        func, of = getattr(self._func, "__func__", None), getattr(method, "__func__", None)
+        return (
+            func is not None
+            and of is not None
+            and method.__self__ is self._func.__self__
+            and inspect.unwrap(of) is inspect.unwrap(func)
+        )
 
     def _alone(self, call: FoundCall) -> None:
         """Runs a call that no walk has found in time as an optimized object would, if it gains by itself."""

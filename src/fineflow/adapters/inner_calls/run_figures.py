@@ -26,6 +26,10 @@ class RunFigures:
         """True if this run is likely to make no component call, as the last ones have made none."""
         return self._visits.quiet >= _PATIENCE
 
+    def undisturbed(self) -> None:
+        """Records the run, which has made no component call, as was likely: no walk has looked at it."""
+        self._visits.quiet = self._visits.quiet + 1 if now() - self._began < QUICK else 0
+
     def walked(self, finder: CallFinder) -> None:
         """Notes where the last walk ended, if it did not get through the function."""
         if finder.held is not None:

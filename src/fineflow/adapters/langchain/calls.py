@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -91,8 +91,8 @@ def identity(config: Any, runnable: Any) -> Identity:
     priority: Any = None
     objective: Any = None
     first = config[0] if isinstance(config, list) and config else config
-    for found in (first, getattr(runnable, "config", None), var_child_runnable_config.get()):
-        metadata = found.get("metadata") if isinstance(found, Mapping) else None
+    for found in _configs(first, runnable):
+        metadata = found.get("metadata")
         if metadata:
             tenant = metadata.get(TENANT) if tenant is None else tenant
             priority = metadata.get(PRIORITY) if priority is None else priority
@@ -130,11 +130,16 @@ def _visible(config: RunnableConfig | None) -> RunnableConfig:
 
 
 def _max_concurrency(runnable: Any, config: RunnableConfig | None) -> int | None:
-    for found in (config, getattr(runnable, "config", None), var_child_runnable_config.get()):
-        limit = found.get("max_concurrency") if isinstance(found, Mapping) else None
-        if limit:
+    for found in _configs(config, runnable):
+        if limit := found.get("max_concurrency"):
             return int(limit)
     return None
+
+
+def _configs(config: Any, runnable: Any) -> Sequence[Mapping[str, Any]]:
+    """Returns what may say something of a call: its config, that of the runnable, that around it."""
+    found = (config, getattr(runnable, "config", None), var_child_runnable_config.get())
+    return [each for each in found if each and isinstance(each, Mapping)]
 
 
 def streaming_handlers(config: RunnableConfig | None) -> bool:

@@ -29,6 +29,9 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, looks_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.inner_calls.run_figures import RunFigures
+from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
+from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
@@ -76,6 +79,7 @@ class GraphShadows(Shadows):
         self.across = facts_of(obj) if self.options.across_nodes else {}
         self.losses = Losses()
         self._across = frozenset(id(facts.step) for facts in self.across.values())
+        self._counting = bool(self._across or self.searching)
         self.copies: dict[int, _Copy] = {}
         self.alone: dict[int, _Copy] = {}
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
@@ -94,16 +98,15 @@ class GraphShadows(Shadows):
     def hold(self, obj: Any) -> bool:
         return self.shadow is obj
 
-    def in_place_of(self, step: Any) -> Any:
+    def in_place_of(self, here: Claiming, step: Any) -> Any:
         """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
-        here = under_way.get()
-        alone = here is not None and self._calls_count(step, here)
+        alone = self._counting and self._calls_count(step, here)
         copies = self.alone if alone else self.copies
         kept = copies.get(id(step))
         if kept is not None and kept.fits(step):
             return kept.made
         functions = _calling_functions_of(step) if alone else _functions_of(step)
-        if here is not None and id(step) in self.tools:
+        if id(step) in self.tools:
             functions = tools_ahead.claiming(here, step, functions)
         made = step
         if functions:
@@ -137,7 +140,7 @@ class _Copy:
         return len(now) == len(self._values) and all(map(is_, now, self._values))
 
 
-def _inside_method(func: Any, args: Any, named: Any) -> InnerCalls | None:
+def _inside_method(func: Any, args: Any, named: Any) -> InnerCalls | SleepingCalls | None:
     return _begin(func, HIDDEN_VALUES, None, args, named)
 
 
@@ -158,14 +161,14 @@ def _visiting(own: Any, name: str) -> Any:
     call = _calling(own)
 
     def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        shadows = _looking_through()
-        if shadows is None:
+        here = under_way.get()
+        if here is None or not isinstance(here.shadows, GraphShadows):
             return call(step, *args, **named)
-        left = _around(step, args, named, shadows)
+        runs, left = _entered(here, step, args, named)
         if left is None:
-            return call(_visited(step, shadows), *args, **named)
+            return call(runs, *args, **named)
         with left:
-            return call(_visited(step, shadows), *args, **named)
+            return call(runs, *args, **named)
 
     return method
 
@@ -174,14 +177,14 @@ def _avisiting(own: Any, name: str) -> Any:
     call = _calling(own)
 
     async def method(step: Any, /, *args: Any, **named: Any) -> Any:
-        shadows = _looking_through()
-        if shadows is None:
+        here = under_way.get()
+        if here is None or not isinstance(here.shadows, GraphShadows):
             return await call(step, *args, **named)
-        left = _around(step, args, named, shadows)
+        runs, left = _entered(here, step, args, named)
         if left is None:
-            return await call(_visited(step, shadows), *args, **named)
+            return await call(runs, *args, **named)
         with left:
-            return await call(_visited(step, shadows), *args, **named)
+            return await call(runs, *args, **named)
 
     return method
 
@@ -204,24 +207,35 @@ def _leaving(taken: Turn | None) -> Iterator[None]:
             reader.reset(around)
 
 
-def _around(
-    step: Any, args: Sequence[Any], named: Mapping[str, Any], shadows: GraphShadows
-) -> AbstractContextManager[None] | None:
-    """Returns a block that leaves the function around a step that LangGraph runs; None if there is nothing to leave.
+def _entered(
+    here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Any, AbstractContextManager[None] | None]:
+    """Returns what runs in place of a step, and a block that leaves the function around it, if there is one to leave.
 
     A task that the function calls, a node of a graph that it invokes: walks of the function do not get there. They do
-    go through the tools and the ``RunnableLambda`` that it calls.
+    go through the tools and the ``RunnableLambda`` that it calls, which run as they are.
     """
-    if not isinstance(step, RunnableCallable):
-        return None
-    taken = _turn(shadows, step, args, named) if shadows.turns else None
-    return None if active.get() is None and reader.get() is taken is None else _leaving(taken)
+    kind, left = type(step), None
+    graphs_own = RunnableCallable in kind.__mro__  # quicker than to ask the class, which is abstract
+    if graphs_own:
+        taken = _turn(here, step, args, named) if here.shadows.turns else None
+        if not (active.get() is None and reader.get() is taken is None):
+            left = _leaving(taken)
+    elif active.get() is not None:
+        return step, None
+    if kind not in _KEPT and (graphs_own or RunnableLambda in kind.__mro__):  # such as LangGraph's own steps
+        return step, left
+    try:
+        return here.shadows.in_place_of(here, step), left
+    except Exception as error:
+        _left(step, error)
+        return step, left
 
 
-def _turn(shadows: GraphShadows, step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Turn | None:
+def _turn(here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Turn | None:
     """Returns the turn that begins when stock enters a step; None if no tool may start early there."""
-    here, turns = under_way.get(), shadows.turns.get(id(step))
-    if here is None or turns is None or turns.stops or here.call.limit is not None or here.call.facts.stops:
+    turns = here.shadows.turns.get(id(step))
+    if turns is None or turns.stops or here.call.limit is not None or here.call.facts.stops:
         return None
     config = (args[1] if len(args) > 1 else named.get("config")) or {}
     if "|" in (config.get("configurable", {}).get("checkpoint_ns") or ""):  # inside of another graph
@@ -233,26 +247,6 @@ def _looking_through() -> GraphShadows | None:
     """Returns the shadows of the call of a graph that is under way here; None inside of other optimized calls."""
     here = under_way.get()
     return here.shadows if here is not None and isinstance(here.shadows, GraphShadows) else None
-
-
-def _here() -> Claiming | None:
-    """Returns the call of the graph that runs a function here.
-
-    None inside of other optimized calls, and where the walks of a function around this one go through it.
-    """
-    return under_way.get() if active.get() is None and _looking_through() is not None else None
-
-
-def _visited(step: Any, shadows: GraphShadows) -> Any:
-    """Returns what runs in place of a step: the step itself where the walks of a function around it go through it."""
-    kind = type(step)
-    if active.get() is not None or (kind not in _KEPT and issubclass(kind, _KEPT)):  # such as LangGraph's own steps
-        return step
-    try:
-        return shadows.in_place_of(step)
-    except Exception as error:
-        _left(step, error)
-        return step
 
 
 def _left(step: Any, error: Exception) -> None:
@@ -367,14 +361,38 @@ def _made(step: Any, kept: _Known) -> dict[str, Any]:
     return made
 
 
-def _begin(func: Any, hidden: Mapping[str, Any], visits: Visits | None, args: Any, named: Any) -> InnerCalls | None:
-    here = _here()
-    if here is None:
+def _begin(
+    func: Any, hidden: Mapping[str, Any], visits: Visits | None, args: Any, named: Any
+) -> InnerCalls | SleepingCalls | None:
+    """Returns the component calls of a function that stock is about to run.
+
+    None outside of calls, inside of other optimized calls, and where the walks of a function around it go through it.
+    """
+    here = under_way.get()
+    if here is None or active.get() is not None or not isinstance(here.shadows, GraphShadows):
         return None
+    figures, shadows = None if visits is None else RunFigures(visits), here.shadows
+    make = partial(_made_calls, here, func, hidden, args, named, figures)
+    if figures is not None and figures.quiet and not (shadows.across or shadows.searching or shadows.options.eager):
+        return SleepingCalls(figures, make)
+    return make(None)
+
+
+def _made_calls(
+    here: Claiming,
+    func: Any,
+    hidden: Mapping[str, Any],
+    args: Any,
+    named: Any,
+    figures: RunFigures | None,
+    vectors: VectorsAhead | None,
+) -> InnerCalls | None:
     try:
         streams = streaming_handlers(None)
         walked = called_by_name(func)
-        calls: InnerCalls = inner_calls_of(here, walked, args, named, hidden, streams_models=streams, visits=visits)
+        calls: InnerCalls = inner_calls_of(
+            here, walked, args, named, hidden, streams_models=streams, figures=figures, vectors=vectors
+        )
         if here.shadows.across:
             supersteps.enter(here, func, calls)
         if here.shadows.searching:

@@ -89,6 +89,11 @@ class Admission:
         if asyncio._get_running_loop() is not None:
             self._values += ((must_not_wait, True),)
 
+    @property
+    def marks(self) -> Marks:
+        """The context variables that are set during the code of the call, as added so far, and their values."""
+        return self._values
+
     def mark(self, var: ContextVar[Any], value: Any) -> None:
         """Adds a mark: a context variable and its value during the code of the call."""
         self._values += ((var, value),)

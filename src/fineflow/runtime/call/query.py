@@ -56,14 +56,13 @@ class Call:
     broken: tuple[str, ...] = ()  # those that are bugs of fineflow if the call succeeds
     runs: list[Stamps] = field(default_factory=list)  # times of the graphs started so far
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
-    began: float = field(init=False)  # seconds on the clock of events.now()
+    began: float = field(default_factory=events.now)  # seconds on its clock
     inside: float = 0.0  # seconds that component calls in user functions had run before stock made them
     reached: bool = False  # something of it may be on its loop
     _memory: dict[type, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.claims = Claims(self.loop)
-        self.began = events.now()
         self.context.run(_mark_call, self)
 
     def enter(self, context: contextvars.Context) -> None:

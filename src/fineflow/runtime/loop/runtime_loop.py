@@ -33,6 +33,7 @@ class Runtime:
         self.thread = threading.Thread(target=self._main, args=(started,), name="fineflow-runtime", daemon=True)
         self.thread.start()
         started.wait()
+        self.ident = self.thread.ident
 
     def _main(self, started: threading.Event) -> None:
         asyncio.set_event_loop(self.loop)
@@ -118,9 +119,10 @@ def engine_loop() -> asyncio.AbstractEventLoop:
 
 def on_engine_loop() -> bool:
     """Returns True on a thread that must not block: the runtime's, or that of a running loop that hosts engines."""
-    if _runtime is not None and threading.current_thread() is _runtime.thread:
+    if _runtime is not None and threading.get_ident() == _runtime.ident:
         return True
-    return bool(_hosts) and asyncio._get_running_loop() in _hosts
+    loop = asyncio._get_running_loop()
+    return loop is not None and loop in _hosts
 
 
 # Loops in virtual time: their engines must follow their clock, so they cannot live on the runtime's loop.

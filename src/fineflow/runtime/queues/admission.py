@@ -73,7 +73,7 @@ class AdmissionRequest(PermitRequest):
     __slots__ = ("admission", "began", "number", "priority", "queued", "tenant")
 
     def __init__(self, tenant: str = "", priority: int = 0) -> None:
-        super().__init__()
+        self.state = State.IDLE  # as in the base class, without a call: one is made in each call
         self.tenant = tenant
         self.priority = priority
         self.number = next(_numbers)
@@ -101,16 +101,6 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         super().__init__(self.limits.max_queries, fifo)
         self.counts = Counts()
         self._on_idle: list[Callable[[], object]] = []
-
-    def enqueue(self, request: AdmissionRequest, *, blocks_loop: bool = False) -> bool:
-        """Does the same as for any permit. Raises Overloaded if the call must not wait."""
-        try:
-            return super().enqueue(request, blocks_loop=blocks_loop)
-        except Overloaded:
-            if log.isEnabledFor(logging.DEBUG):
-                fields = {"event": "overloaded", "tenant": request.tenant, "waiting": self.waiting}
-                log.debug("call refused", extra=fields)
-            raise
 
     def release(self, request: AdmissionRequest, error: BaseException | None = None) -> None:
         """Ends an admitted call and admits the next one. error: the error that it ended with."""
@@ -169,9 +159,10 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         return Waiting(number, "", 0, Op.CALL, 1, tenant=request.tenant, weight=weight, priority=request.priority)
 
     def _grant(self, request: AdmissionRequest) -> None:
+        if request.state is State.WAITING:
+            request.began = events.now()
+            self.counts.waited += request.began - request.queued
         super()._grant(request)
-        request.began = events.now()
-        self.counts.waited += request.began - request.queued
 
     def _end(self, request: AdmissionRequest, *, used: bool = True) -> None:
         super()._end(request)
@@ -203,6 +194,9 @@ class ProcessAdmission(PermitPool[AdmissionRequest]):
         else:
             return True
         self.counts.overloaded += 1
+        if log.isEnabledFor(logging.DEBUG):
+            fields = {"event": "overloaded", "tenant": request.tenant, "waiting": self.waiting}
+            log.debug("call refused", extra=fields)
         raise Overloaded(why)
 
 

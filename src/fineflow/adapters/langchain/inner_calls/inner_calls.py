@@ -30,6 +30,8 @@ from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, gr
 from fineflow.adapters.inner_calls.entry_wrappers import active, claims_of, looked_through, looks_through
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.inner_calls.run_figures import RunFigures
+from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
 from fineflow.adapters.langchain.calls import ChainCall, is_constant
@@ -59,7 +61,6 @@ from fineflow.adapters.langchain.user_functions import looked_through as looked_
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.ir import Effect, Primitive
-from fineflow.runtime.call.visits import Visits
 
 Calls = TypeVar("Calls", bound=InnerCalls)
 
@@ -345,13 +346,14 @@ def inner_calls_of(
     hidden: Mapping[str, Any] = HIDDEN_VALUES,
     *,
     streams_models: bool,
-    visits: Visits | None = None,
+    figures: RunFigures | None = None,
+    vectors: VectorsAhead | None = None,
     kind: type[Calls] = InnerCalls,  # type: ignore[assignment]
 ) -> Calls:
     """Returns the component calls of a function that stock is about to run in a call.
 
     hidden: parameters that stock fills with what is its own, such as the callbacks and the config of this run, and
-    what walks get instead. visits: gets the figures of the run. kind: what is made.
+    what walks get instead. figures, vectors: of the run, if there are some. kind: what is made.
     """
     given = {name: hidden.get(name, value) for name, value in named.items()}
     shadows = here.shadows
@@ -365,5 +367,6 @@ def inner_calls_of(
         args,
         given,
         options=shadows.options,
-        visits=visits,
+        figures=figures,
+        vectors=vectors,
     )
