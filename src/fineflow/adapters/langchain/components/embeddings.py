@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.analysis.row_writes import writes_rows
+from fineflow.adapters.inner_calls.queries_ahead import aquery_vector, query_vector
 from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
@@ -45,13 +46,19 @@ class EngineEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """Returns the vector of a query."""
-        vectors: list[list[float]] = self._queue.submit_sync(Op.EMBED, [("query", text)], label="embed query")
+        vectors: list[list[float]] = query_vector(
+            self, text, lambda: self._queue.submit_sync(Op.EMBED, [("query", text)], label="embed query")
+        )
         return vectors[0]
 
     async def aembed_query(self, text: str) -> list[float]:
         """Returns the vector of a query."""
-        vectors: list[list[float]] = await self._queue.submit_async(Op.EMBED, [("query", text)], label="embed query")
+        vectors: list[list[float]] = await aquery_vector(self, text, lambda: self.embed_queries([text]))
         return vectors[0]
+
+    async def embed_queries(self, texts: list[str]) -> list[list[float]]:
+        """Returns the vectors of queries, in input order, also where ``aembed_query`` would take what runs ahead."""
+        return await self._queue.submit_async(Op.EMBED, [("query", text) for text in texts], label="embed query")
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Returns the vectors of documents, in input order.
