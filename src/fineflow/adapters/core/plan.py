@@ -72,12 +72,6 @@ class Plan:
         return any(map(_reaches_engine, everything(self.p_graph)))
 
     @cached_property
-    def queries(self) -> Mapping[int, str]:
-        """Leaves at which vectors of queries run ahead that stock's own steps ask for, by id of the embeddings."""
-        made = [p for p in running(self.e_graph) if p.op is Op.EMBED and p.params.get("of") == "queries"]
-        return {id(p.component): p.leaf for p in made}
-
-    @cached_property
     def depth(self) -> int:
         """Depth of the call: that of its deepest primitive."""
         return max((p.depth for p in self.e_graph), default=0)

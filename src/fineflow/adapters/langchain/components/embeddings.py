@@ -46,19 +46,21 @@ class EngineEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """Returns the vector of a query."""
-        vectors: list[list[float]] = query_vector(
-            self, text, lambda: self._queue.submit_sync(Op.EMBED, [("query", text)], label="embed query")
-        )
+        vector: list[float] = query_vector(self, text, partial(self._embed_query, text))
+        return vector
+
+    def _embed_query(self, text: str) -> list[float]:
+        vectors: list[list[float]] = self._queue.submit_sync(Op.EMBED, [("query", text)], label="embed query")
         return vectors[0]
 
     async def aembed_query(self, text: str) -> list[float]:
         """Returns the vector of a query."""
-        vectors: list[list[float]] = await aquery_vector(self, text, lambda: self.embed_queries([text]))
-        return vectors[0]
+        vector: list[float] = await aquery_vector(self, text, partial(self._aembed_query, text))
+        return vector
 
-    async def embed_queries(self, texts: list[str]) -> list[list[float]]:
-        """Returns the vectors of queries, in input order, also where ``aembed_query`` would take what runs ahead."""
-        return await self._queue.submit_async(Op.EMBED, [("query", text) for text in texts], label="embed query")
+    async def _aembed_query(self, text: str) -> list[float]:
+        vectors: list[list[float]] = await self._queue.submit_async(Op.EMBED, [("query", text)], label="embed query")
+        return vectors[0]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         """Returns the vectors of documents, in input order.

@@ -68,7 +68,7 @@ class Foreseen:
     """
 
     def __init__(self, args: Mapping[str, Any], *, sync: bool) -> None:
-        self.texts: list[str] = []
+        self.texts: list[tuple[str, bool]] = []  # with True for those that sync methods of the store search for
         self._args, self._sync = args, sync
         self._threads = True  # the function that is walked through runs in a thread, or in a sync call
         self._standing: dict[int, Any] = {}  # stand-ins, by id
@@ -107,7 +107,7 @@ class Foreseen:
         elif type(step) is SearchIndex and type(value) is dict:
             store, text = value.get(step.index_key), value.get(step.query_key)
             if id(store) in self._standing and type(text) is str:
-                self.texts.append(text)
+                self.texts.append((text, self._sync))
         elif type(step) is RunnableLambda:
             self._call(step, value)
 
@@ -144,7 +144,7 @@ class Foreseen:
         given = next(iter((*args, *(named[each] for each in ("query", "input", "inputs") if each in named))), UNKNOWN)
         if sure and methods[name] == self._threads:
             texts = given if name.endswith("batch") and type(given) is list and self._walk.whole(given) else [given]
-            self.texts += [text for text in texts if type(text) is str]
+            self.texts += [(text, methods[name]) for text in texts if type(text) is str]
         return UNKNOWN if methods[name] else Awaited(UNKNOWN)
 
     def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:

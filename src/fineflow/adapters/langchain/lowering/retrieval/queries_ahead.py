@@ -7,27 +7,34 @@ to search for is mostly known before: from a walk through the function, in which
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.base import RunnableEach
 
 from fineflow.adapters.analysis.keys import keys_read
-from fineflow.adapters.core.builder import VALUE, Leaf, Record, Symbol
+from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
+from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.queries_ahead import QueriesAhead, aquery_vector, query_vector
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.components.indexing import IndexDocuments, SearchIndex
 from fineflow.adapters.langchain.inner_calls.foreseen import Argument, Fields, Foreseen, Index, Returned
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
+from fineflow.adapters.langchain.kernels.vectors import Direct
 from fineflow.adapters.langchain.lowering.declared import functions_of
-from fineflow.adapters.langchain.stores.known_stores import KNOWN
+from fineflow.adapters.langchain.models.local import encoder_of, of_local_model
+from fineflow.adapters.langchain.stores.known_stores import KNOWN, Known
 from fineflow.adapters.lookahead import UNKNOWN
-from fineflow.ir import Effect, Op, Primitive, Ref
+from fineflow.ir import Effect, Effects, Op, Primitive, Ref
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution
 
-_LEAF = "queries "
+_LEAF = " queries"  # after the path of a step
 _KEY = "key:"  # what names of a RECORD's arguments begin with
 
 
@@ -41,26 +48,57 @@ def embed_queries(step: Any, value: Symbol, b: ChainBuilder) -> Leaf | None:
         return None
     given = _Given(b)
     seen = given.symbol(value, _keys(searching) if searching is step else None)
-    embeddings = given.embeddings
-    if embeddings is None or not given.args:
+    index = given.index
+    if index is None or not given.args:
         return None
-    known = [leaf for leaf in b.objects if leaf.startswith(_LEAF)]
-    leaf = next((leaf for leaf in known if b.objects[leaf] is embeddings), f"{_LEAF}{len(known)}")
-    b.objects[leaf] = embeddings  # the same for all steps: the embeddings do not know for which of them they work
-    engine = embeddings.engine
-    return b.add(
+    row, leaf = _row(index), f"{b.leaf}{_LEAF}"
+    assert row is not None
+    b.objects[leaf] = index.embeddings
+    encoder = encoder_of(index.embeddings)
+    name = type(index.embeddings).__name__ if encoder is None else encoder.engine.name
+    own: dict[str, Any] = {}
+    if encoder is None:
+        _claims(type(index.embeddings))
+        own = {"effects": Effects(Effect.EXTERNAL, "", f"{name} embeds queries"), "foreign": True}
+    made = b.add(
         Op.EMBED,
         given.args,
         name="queries.embed",
-        component=embeddings,
-        engine=engine.name,
+        component=index.embeddings,
+        engine=name,
         kind=VALUE,
         of="queries",
         leaf=leaf,
         claimed=True,
-        kernel=_embed,
+        kernel=partial(_embed, row),
         asked=(step, seen),
+        **own,
     )
+    b.note(made.ref.name, True, "what is known of the queries of the next step is embedded while their index is made")
+    return made
+
+
+def _claims(kind: type) -> None:
+    """Makes calls of embeddings claim what runs ahead, from now on; those on an engine do so by themselves."""
+    for name in ("embed_query", "aembed_query"):
+        if getattr(kind, name) is not getattr(Embeddings, name):  # which calls the other method
+            wrap_method(kind, name, _claiming, _aclaiming)
+
+
+def _claiming(own: Any, name: str) -> Any:
+    def method(embeddings: Any, text: str, *args: Any, **named: Any) -> Any:
+        bound = partial(own.__get__(embeddings, type(embeddings)), text, *args, **named)
+        return bound() if args or named else query_vector(embeddings, text, bound)
+
+    return method
+
+
+def _aclaiming(own: Any, name: str) -> Any:
+    async def method(embeddings: Any, text: str, *args: Any, **named: Any) -> Any:
+        bound = partial(own.__get__(embeddings, type(embeddings)), text, *args, **named)
+        return await (bound() if args or named else aquery_vector(embeddings, text, bound))
+
+    return method
 
 
 def _keys(step: Any) -> frozenset[str] | None:
@@ -74,12 +112,12 @@ def _keys(step: Any) -> frozenset[str] | None:
 class _Given:
     """What a step gets, as far as it is known before the index is made.
 
-    args: of the primitive. embeddings: of the only index among the values; None if there is none.
+    args: of the primitive. index: what makes the store among the values; None if nothing does.
     """
 
     def __init__(self, b: ChainBuilder) -> None:
         self.args: dict[str, Ref] = {}
-        self.embeddings: Any = None
+        self.index: IndexDocuments | None = None
         self._made = {p.name: p for p in b.primitives}
         self._indexes = {p.name: index for p in b.primitives if (index := _index(p)) is not None}
         self._late = set(self._indexes)  # what cannot be there before an index is
@@ -113,35 +151,42 @@ class _Given:
         return UNKNOWN
 
     def _index(self, index: IndexDocuments) -> Any:
-        if self.embeddings not in (None, index.embeddings):
-            return UNKNOWN
-        self.embeddings = index.embeddings
+        if self.index not in (None, index):
+            return UNKNOWN  # one step that searches several is rare
+        self.index = index
         return Index(index.makes)
 
 
 def _index(p: Primitive) -> IndexDocuments | None:
-    """Returns the index that a primitive makes, if its store asks an engine for the vector of each query."""
+    """Returns the index that a primitive makes, if its store asks its embeddings for the vector of each query."""
     index = p.component if p.op is Op.INGEST else None
-    if type(index) is not IndexDocuments or type(index.embeddings) is not EngineEmbeddings:
+    if type(index) is not IndexDocuments or of_local_model(index.embeddings):
         return None
-    return index if any(row.base is not None and index.makes is row.base for row in KNOWN) else None
+    if isinstance(index.embeddings, EngineEmbeddings) and type(index.embeddings) is not EngineEmbeddings:
+        return None  # its own methods may not claim
+    return index if _row(index) is not None else None
 
 
-def _embed(p: Primitive, args: Args, run: Execution) -> Any:
+def _row(index: IndexDocuments) -> Known | None:
+    return next((row for row in KNOWN if row.base is not None and index.makes is row.base), None)
+
+
+def _embed(row: Known, p: Primitive, args: Args, run: Execution) -> Any:
     """Begins to embed each of the texts; returns them."""
     current(run)
     if run.call.limit is not None:
-        raise LeftToStock("with a bound on component calls, only stock's own count")
+        raise LeftToStock("with a bound on component calls, only those of stock count")
     foreseen = Foreseen(args, sync=run.call.sync)
     foreseen.look(*p.meta["asked"])
-    for text in foreseen.texts:
-        run.work(p, Arguments(text), _vector_of(p, text))
+    for text, sync in foreseen.texts:
+        run.work(p, Arguments(text), partial(_start, p.component, text, sync or not row.asynchronous))
+        run.call.memory(QueriesAhead).begun(p.component, text, p.leaf)
     return foreseen.texts
 
 
-def _vector_of(p: Primitive, text: str) -> Any:
-    async def start(entry: Entry) -> Any:
-        entry.running()
-        return await p.component.embed_queries([text])
-
-    return start
+async def _start(embeddings: Any, text: str, sync: bool, entry: Entry) -> Any:
+    entry.running()
+    under_way.set(None)  # in this task: it must not claim itself
+    if type(embeddings) is EngineEmbeddings:
+        return await embeddings.aembed_query(text)
+    return await Direct(embeddings, sync=sync).aembed_query(text)
