@@ -63,7 +63,7 @@ def embed_queries(step: Any, value: Symbol, b: ChainBuilder) -> Leaf | None:
     made = b.add(
         Op.EMBED,
         given.args,
-        name="queries.embed",
+        name="queries",
         component=index.embeddings,
         engine=name,
         kind=VALUE,
