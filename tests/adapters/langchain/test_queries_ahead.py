@@ -159,7 +159,8 @@ def test_what_is_planned() -> None:
         "FakeEmbeddings",
         ["arg0"],
     )
-    assert "is embedded while their index is made" in str(fineflow.explain(made, input=INPUT))
+    assert "begins as soon as it is known what will be searched for" in str(fineflow.explain(made, input=INPUT))
+    assert not planned(chain(lambda x: print(x["index"]) or [], queries=0))  # it searches nothing
     assert not planned(RunnablePassthrough.assign(context=RunnableLambda(searched)))  # an index from elsewhere
 
 

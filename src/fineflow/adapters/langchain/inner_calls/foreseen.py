@@ -21,11 +21,13 @@ from fineflow.adapters.langchain.components.indexing import SearchIndex
 from fineflow.adapters.langchain.inner_calls.inner_calls import Runnables
 from fineflow.adapters.langchain.inner_calls.inner_functions import inner_of
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
+from fineflow.adapters.lookahead.scan import scan
 from fineflow.adapters.lookahead.values import Awaited
 
 _SEARCHES = "similarity_search similarity_search_with_score similarity_search_with_relevance_scores "
 _SEARCHES += "max_marginal_relevance_search search"
 _BY_TEXT = {f"{sync}{name}": not sync for sync, name in product(("", "a"), _SEARCHES.split())}
+_SEARCHING = frozenset((*_BY_TEXT, "as_retriever"))
 _RUNS = {"invoke": True, "ainvoke": False, "batch": True, "abatch": False}
 _COMPONENTS = Runnables()
 
@@ -158,6 +160,11 @@ class Foreseen:
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         raise Stop(f"makes a {getattr(kind, '__name__', 'component')}")
+
+
+def searches(func: Any) -> bool:
+    """Returns True if a function may search a store, as far as its code shows."""
+    return scan(func, lambda obj: False, _SEARCHING).calls > 0
 
 
 @cache

@@ -23,7 +23,14 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.components.indexing import IndexDocuments, SearchIndex
-from fineflow.adapters.langchain.inner_calls.foreseen import Argument, Fields, Foreseen, Index, Returned
+from fineflow.adapters.langchain.inner_calls.foreseen import (
+    Argument,
+    Fields,
+    Foreseen,
+    Index,
+    Returned,
+    searches,
+)
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
 from fineflow.adapters.langchain.kernels.vectors import Direct
 from fineflow.adapters.langchain.lowering.declared import functions_of
@@ -44,7 +51,7 @@ def embed_queries(step: Any, value: Symbol, b: ChainBuilder) -> Leaf | None:
     Returns None if the step gets no such index, or nothing is known earlier than that.
     """
     searching = step.bound if type(step) is RunnableEach else step
-    if type(searching) not in (SearchIndex, RunnableLambda):
+    if not (type(searching) is SearchIndex or (type(searching) is RunnableLambda and _searches(searching))):
         return None
     given = _Given(b)
     seen = given.symbol(value, _keys(searching) if searching is step else None)
@@ -74,7 +81,7 @@ def embed_queries(step: Any, value: Symbol, b: ChainBuilder) -> Leaf | None:
         asked=(step, seen),
         **own,
     )
-    b.note(made.ref.name, True, "what is known of the queries of the next step is embedded while their index is made")
+    b.note(made.ref.name, True, "begins as soon as it is known what will be searched for, while the index is made")
     return made
 
 
@@ -99,6 +106,10 @@ def _aclaiming(own: Any, name: str) -> Any:
         return await (bound() if args or named else aquery_vector(embeddings, text, bound))
 
     return method
+
+
+def _searches(step: Any) -> bool:
+    return any(map(searches, functions_of(step)))
 
 
 def _keys(step: Any) -> frozenset[str] | None:
