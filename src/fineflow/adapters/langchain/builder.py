@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ class ChainBuilder(Builder):
     options: keyword arguments bound on the path to the current step. configured: True if something on the path changes
     what a config makes configurable. configurable: the configurable values there; None: not known. invoked: True if
     stock calls ``invoke`` here even when the whole chain streams. alone: True if it only asks about one component.
+    queries: appends the vectors of what an opaque step is going to search for; returns None if that is not known.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -29,9 +30,14 @@ class ChainBuilder(Builder):
     configurable: Mapping[str, Any] | None = field(default_factory=dict)
     invoked: bool = False
     alone: bool = False
+    queries: Callable[[Any, Symbol, ChainBuilder], Leaf | None] = lambda step, value, b: None
 
     def opaque(self, obj: Any, value: Symbol, reason: str, **shown: Any) -> Leaf:
+        vectors = self.queries(obj, value, self)
         made = super().opaque(obj, value, reason, **shown)
+        if vectors is not None:
+            last = self.primitives[-1]
+            self.primitives[-1] = last.with_(args={**last.args, "vectors": vectors.ref})
         if self.alone:  # components of user code may lead back to each other
             return made
         found = (each for _, each in looked_through(obj).values())

@@ -33,6 +33,7 @@ from fineflow.adapters.langchain.lowering import (
 )
 from fineflow.adapters.langchain.lowering.configurable import NOTHING, Way
 from fineflow.adapters.langchain.lowering.retrieval import compressors, indexing, retriever_lists, retrievers
+from fineflow.adapters.langchain.lowering.retrieval.queries_ahead import embed_queries
 from fineflow.adapters.langchain.run_recorder import lessons
 from fineflow.adapters.langchain.stores.facts import EMBEDS, contents
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
@@ -85,7 +86,7 @@ def lower(runnable: Runnable[Any, Any], options: Options, text_input: bool | Way
     """
     constant, configured = text_input if isinstance(text_input, Way) else (text_input, NOTHING)
     b = ChainBuilder(rows(), options.assume_pure, options.trust == "interfaces", contents=contents)
-    b.configurable = configured.values
+    b.configurable, b.queries = configured.values, embed_queries
     value = b.lower(runnable, Leaf(Ref("input"), TEXT if constant else UNKNOWN))
     output = b.whole(value)
     graph = Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes))

@@ -71,10 +71,13 @@ class Call:
         self.context = context
 
     def memory(self, kind: type[T]) -> T:
-        """Returns the call's only instance of ``kind``, a class in which kernels keep shared state during a call."""
+        """Returns the call's only instance of ``kind``, a class in which kernels keep shared state during a call.
+
+        From any thread.
+        """
         found: T | None = self._memory.get(kind)
         if found is None:
-            found = self._memory[kind] = kind()
+            found = self._memory.setdefault(kind, kind())
         return found
 
     def slot(self, stamp: Stamp | None = None, component: LimitedComponent | None = None) -> Slot:

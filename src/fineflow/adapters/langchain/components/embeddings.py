@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.analysis.row_writes import writes_rows
+from fineflow.adapters.inner_calls.queries_ahead import aquery_vector, query_vector
 from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
@@ -45,11 +46,19 @@ class EngineEmbeddings(Embeddings):
 
     def embed_query(self, text: str) -> list[float]:
         """Returns the vector of a query."""
+        vector: list[float] = query_vector(self, text, partial(self._embed_query, text))
+        return vector
+
+    def _embed_query(self, text: str) -> list[float]:
         vectors: list[list[float]] = self._queue.submit_sync(Op.EMBED, [("query", text)], label="embed query")
         return vectors[0]
 
     async def aembed_query(self, text: str) -> list[float]:
         """Returns the vector of a query."""
+        vector: list[float] = await aquery_vector(self, text, partial(self._aembed_query, text))
+        return vector
+
+    async def _aembed_query(self, text: str) -> list[float]:
         vectors: list[list[float]] = await self._queue.submit_async(Op.EMBED, [("query", text)], label="embed query")
         return vectors[0]
 

@@ -197,6 +197,12 @@ def encoder_of(embeddings: Any) -> Any:
     return _local(embeddings, row, LocalEmbeddings, LoadedEmbedding)
 
 
+def of_local_model(embeddings: Any) -> bool:
+    """Returns True for embeddings of a known class that holds its model, and of classes derived from it."""
+    bases = (getattr(sys.modules.get(row.module), row.name, None) for row in _EMBEDDINGS)
+    return any(base is not None and isinstance(embeddings, base) for base in bases)
+
+
 def scorer_in(model: Any) -> LocalCrossEncoder | None:
     """Returns what scores through an engine in place of a cross-encoder; None for one that must be called itself."""
     row = next((row for row in _CROSS_ENCODERS if row.made(model)), None)
