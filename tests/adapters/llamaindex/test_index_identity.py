@@ -10,12 +10,12 @@ from llama_index.core.bridge.pydantic import Field
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, TextNode
+from timed_index import fusion
 
 import fineflow
 from fineflow.llamaindex import EngineLLM
 from fineflow.runtime.queues import request_context
 from one_engine import EXPECTED, URGENT, OneAtATime, order
-from timed_index import fusion
 
 
 class Asking(CustomQueryEngine):
