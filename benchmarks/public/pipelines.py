@@ -30,17 +30,20 @@ from benchmarks.public.pipeline_apps import (
     EACH,
     FOUND,
     PASSAGES,
+    QUERIES,
     QUESTION,
     ROW,
     SEARCH,
     SMALL_TEXTS,
     Engines,
+    PassageStore,
     chunks,
     contextual_chain,
     contextual_class,
     expanded_table,
     naive_table,
     passages,
+    passages_table,
     situated,
     tuned_contextual,
     windows,
@@ -81,9 +84,20 @@ def limit_of_table(engines: Engines, prompt: str, *, expanded: bool) -> float:
         made += SMALL_TEXTS.seconds(size)
         rows = max(rows, made) + size * ROW
     queries = alone(lambda: engines.ask("Rewrite {x}").ainvoke({"x": ""})) if expanded else 0.0
-    reranked = batches(SMALL_TEXTS, 3 * EACH) if expanded else 0.0
+    reranked = batches(SMALL_TEXTS, distinct(engines)) if expanded else 0.0
     answer = alone(lambda: engines.llm.ainvoke(prompt))
     return max(rows, queries) + SMALL_TEXTS.seconds(3 if expanded else 1) + SEARCH + reranked + answer
+
+
+def distinct(engines: Engines) -> int:
+    """Returns how many passages the three queries find. One that several find is scored once."""
+
+    def find() -> set[str]:
+        store = PassageStore(engines.embeddings, passages_table())
+        store.add_documents(passages())
+        return {doc.page_content for query in QUERIES.split(", ") for doc in store.similarity_search(query, EACH)}
+
+    return len(virtual_threads.run(find).value)
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------

@@ -115,6 +115,9 @@ def test_pipelines_into_writes_and_out_of_maps_are_near_their_limits(tmp_path: P
         shown, figures = run("public.pipelines", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
     assert len(figures["checks"]) == 8
+    measured = [each for name, each in figures.items() if name.startswith(("contextual", "table"))]
+    assert len(measured) == 4
+    assert all(each["fineflow"] >= 0.99 * each["limit"] for each in measured), shown  # none beats a limit
 
 
 def test_apps_on_llamaindex_take_what_they_must(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from llama_index.core.bridge.pydantic import Field
-from llama_index.core.query_engine import CustomQueryEngine
+from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, TextNode
+from timed_index import fusion
 
 import fineflow
 from fineflow.llamaindex import EngineLLM
@@ -33,7 +34,7 @@ class Asking(CustomQueryEngine):
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["sync", "async"])
-@pytest.mark.parametrize("kind", ["synthesizer", "own engine"])
+@pytest.mark.parametrize("kind", ["synthesizer", "own engine", "gaining"])
 def test_the_urgent_one_of_twelve_comes_first(kind: str, sync: bool) -> None:
     engine = OneAtATime()
     llm = EngineLLM(engine=engine, max_tokens=1)
@@ -43,7 +44,10 @@ def test_the_urgent_one_of_twelve_comes_first(kind: str, sync: bool) -> None:
         call = lambda text: asked.synthesize(text, nodes)  # noqa: E731
         acall = lambda text: asked.asynthesize(text, nodes)  # noqa: E731
     else:
-        own = fineflow.optimize(Asking(llm=llm))
+        made: Any = Asking(llm=llm)
+        if kind == "gaining":  # the question is searched for while a model rewrites it
+            made = RetrieverQueryEngine.from_args(fusion(use_async=not sync), llm=llm, response_mode="simple_summarize")
+        own = fineflow.optimize(made)
         call, acall = own.query, own.aquery
 
     def one(number: int) -> None:
