@@ -11,7 +11,7 @@ import sysconfig
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.declare import declared_external
@@ -189,6 +189,16 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
             raise OwnClass(owner)
         if not _as_written(owner, name):
             raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")
+
+
+def called(func: Any) -> Any:
+    """Returns what a call of an object runs: of a partial its function, of another object its class's ``__call__``."""
+    while type(func) is functools.partial:
+        func = func.func
+    if callable(func) and not isinstance(func, FunctionType | MethodType | BuiltinFunctionType | type):
+        own = inspect.getattr_static(type(func), "__call__")
+        return own if isinstance(own, FunctionType) else func
+    return func
 
 
 def of_package(module: str) -> bool:
