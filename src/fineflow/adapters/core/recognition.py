@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import inspect
 import os
@@ -10,7 +11,9 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -219,7 +222,28 @@ def _installed(package: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)
     folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
     places = [os.path.realpath(place) for place in (file, *folders) if place]
-    return bool(places) and all(place.startswith(_package_folders()) for place in places)
+    return bool(places) and all(place.startswith(_package_folders()) or _recorded(place) for place in places)
+
+
+def _recorded(place: str) -> bool:
+    """Returns True for a file or package that an installer has put elsewhere: ``pip install --target``, a layer.
+
+    Such a folder, which may be the application's own, is on the path and has the installer's records of its files.
+    """
+    folders = {os.path.realpath(folder or os.curdir) for folder in sys.path}
+    return any(
+        os.path.relpath(place, folder) in _records(folder) for folder in folders if place.startswith(folder + os.sep)
+    )
+
+
+@functools.cache
+def _records(folder: str) -> frozenset[str]:
+    """Returns the paths of installed files below a folder, by the records in it, and those of their folders."""
+    found = set[str]()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        with suppress(OSError, UnicodeDecodeError), record.open(encoding="utf-8", newline="") as file:
+            found.update(os.path.normpath(row[0]) for row in csv.reader(file) if row)
+    return frozenset(found.union(map(os.path.dirname, found)))
 
 
 @functools.cache
