@@ -205,3 +205,22 @@ def test_packages_that_pip_installed_for_the_user_are_packages(tmp_path: Path) -
     env = {**base, "PYTHONPATH": os.pathsep.join([str(source), str(tmp_path)])}
     done = subprocess.run([sys.executable, "-c", PLACES], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+LAYER = """
+import installed, spread.installed, own_code, fineflow.adapters.core.recognition as recognition
+print(*map(recognition.of_package, ("installed.part", "spread.installed", "own_code")))
+"""
+
+
+def test_packages_that_pip_installed_into_a_folder_of_the_application_are_packages(tmp_path: Path) -> None:
+    """As in a layer of AWS Lambda, or with ``pip install --target``: the application's code may lie beside them."""
+    files = ["installed/__init__.py", "spread/installed.py", "installed-1.0.dist-info/RECORD"]
+    for name in (*files, "own_code.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / files[-1]).write_text("".join(f"{name},,\n" for name in files), encoding="utf-8")
+    source = Path(fineflow.__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(tmp_path)])}
+    done = subprocess.run([sys.executable, "-c", LAYER], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "False"]

@@ -620,6 +620,9 @@ def test_scan_finds_components_in_partials_defaults_and_attributes() -> None:
     assert found(loop) == found(awaits) == (["llm"], True)
     assert found(generates) == ([], False)
     assert found(Calling()) == (["llm"], True)
+    service = Service()
+    assert found(lambda item: service.one(item)) == (["llm"], False)
+    assert found(lambda item: [service.one(item), service.one(2)]) == (["llm"], True)
     by_name = {"llm": llm}
     assert found(lambda items: [by_name[item].invoke(item) for item in items]) == (["Component"], True)
     assert found(len) == ([], False)

@@ -172,10 +172,46 @@ def test_tasks_without_a_name_are_planned() -> None:
     before = virtual_threads.run(lambda: app.invoke(value))
     after = virtual_threads.run(lambda: fineflow.optimize(app, strict=True).invoke(value))
     assert after.value == before.value
-    assert (before.seconds, after.seconds) == (6.0, 4.0)  # a partial is not looked through
+    assert (before.seconds, after.seconds) == (6.0, 2.0)
 
 
-@pytest.mark.parametrize("made", [_method, _optimized, _chain, _bound, _tool, _functional, _entrypoint])
+class Called(Grader):
+    def __call__(self, state: dict[str, Any]) -> dict[str, Any]:
+        return self.grade(state)
+
+
+def _object() -> Any:
+    return _node_of(Called(), {"texts": ["a", "b", "c"]})
+
+
+def _partial() -> Any:
+    """As supervisors make nodes of their agents: ``partial(agent_node, agent=agent, name="Researcher")``."""
+
+    def grade(state: dict[str, Any], grader: Any, word: str) -> dict[str, Any]:
+        return {"grades": [grader.invoke({"text": each + word}) for each in state["texts"]]}
+
+    return _node_of(partial(grade, grader=_grader(), word="!"), {"texts": ["a", "b", "c"]})
+
+
+def _helper() -> Any:
+    """Each call is made by a helper, which calls the component in one place."""
+    grader = _grader()
+
+    def graded(text: str) -> str:
+        found: str = grader.invoke({"text": text})
+        return found.strip()
+
+    def grade(state: dict[str, Any]) -> dict[str, Any]:
+        a, b, c = state["texts"]
+        return {"grades": [graded(a), graded(b), graded(c)]}
+
+    return _node_of(grade, {"texts": ["a", "b", "c"]})
+
+
+FUNCTIONS = [_method, _optimized, _chain, _bound, _tool, _functional, _entrypoint, _object, _partial, _helper]
+
+
+@pytest.mark.parametrize("made", FUNCTIONS)
 @pytest.mark.filterwarnings("ignore:The 'config' parameter should be typed")  # LangGraph's, of LangChain's own method
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
 def test_functions_of_every_kind_gain(made: Any, entry: str) -> None:
@@ -188,6 +224,46 @@ def test_functions_of_every_kind_gain(made: Any, entry: str) -> None:
     after = virtual_threads.run(lambda: run(fineflow.optimize(app, strict=True)))
     assert repr(after.value) == repr(before.value)
     assert (before.seconds, after.seconds) == (3.0, 1.0)
+
+
+class Awaiting(Grader):
+    async def __call__(self, state: dict[str, Any]) -> dict[str, Any]:
+        return {"grades": [await self.grader.ainvoke({"text": each}) for each in state["texts"]]}
+
+
+async def _awaiting(state: dict[str, Any], called: Awaiting) -> dict[str, Any]:
+    return await called(state)
+
+
+@pytest.mark.parametrize("made", [Awaiting, lambda: partial(_awaiting, called=Awaiting())], ids=["object", "partial"])
+def test_objects_and_partials_that_are_awaited_gain(made: Any) -> None:
+    app, value = _node_of(made(), {"texts": ["a", "b", "c"]})
+    before = virtual_threads.run(lambda: asyncio.run(app.ainvoke(value)))
+    after = virtual_threads.run(lambda: asyncio.run(fineflow.optimize(app, strict=True).ainvoke(value)))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (3.0, 1.0)
+
+
+@pytest.mark.parametrize("routes", ["object", "partial"])
+def test_routers_that_are_objects_or_partials_gain(routes: str) -> None:
+    grader = _grader()
+
+    def route(state: dict[str, Any], asked: Any) -> str:
+        return END if asked.invoke({"text": "a"}) == asked.invoke({"text": "b"}) else "end"
+
+    class Router:
+        def __call__(self, state: dict[str, Any]) -> str:
+            return route(state, grader)
+
+    graph = StateGraph(dict)
+    graph.add_node("node", lambda state: {"seen": True})
+    graph.add_edge(START, "node")
+    graph.add_conditional_edges("node", Router() if routes == "object" else partial(route, asked=grader), [END])
+    app = graph.compile()
+    before = virtual_threads.run(lambda: app.invoke({}))
+    after = virtual_threads.run(lambda: fineflow.optimize(app, strict=True).invoke({}))
+    assert after.value == before.value
+    assert (before.seconds, after.seconds) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import inspect
 import os
@@ -10,9 +11,10 @@ import sys
 import sysconfig
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
-from types import MappingProxyType
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.declare import declared_external
@@ -192,6 +194,16 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
             raise NotLowered(f"{owner.__name__}.{name} was replaced by a function of your own")
 
 
+def called(func: Any) -> Any:
+    """Returns what a call of an object runs: of a partial its function, of another object its class's ``__call__``."""
+    while type(func) is functools.partial:
+        func = func.func
+    if callable(func) and not isinstance(func, FunctionType | MethodType | BuiltinFunctionType | type):
+        own = inspect.getattr_static(type(func), "__call__")
+        return own if isinstance(own, FunctionType) else func
+    return func
+
+
 def of_package(module: str) -> bool:
     """Returns True if a module belongs to fineflow or to an installed package, not to the user's application.
 
@@ -221,24 +233,24 @@ def _package_folders() -> tuple[str, ...]:
 
 
 def _recorded(place: str) -> bool:
-    """Returns True if a file or folder was installed to a folder of its own (``pip install --target``, a layer of a
-    function service): the records of the packages beside it name it.
+    """Returns True for a file or package that an installer has put elsewhere: ``pip install --target``, a layer.
+
+    Such a folder, which may be the application's own, is on the path and has the installer's records of its files.
     """
+    folders = {os.path.realpath(folder or os.curdir) for folder in sys.path}
     return any(
-        os.sep.join(place.removeprefix(folder).split(os.sep)[:2]) in _records(folder)
-        for folder in _ended(*filter(None, sys.path))
-        if place.startswith(folder)
+        os.path.relpath(place, folder) in _records(folder) for folder in folders if place.startswith(folder + os.sep)
     )
 
 
 @functools.cache
 def _records(folder: str) -> frozenset[str]:
-    """Returns what the packages installed to a folder put there: the first two parts of each path, and the first."""
-    found: set[str] = set()
-    for each in metadata.distributions(path=[folder]):
-        for path in (each.read_text("RECORD") and each.files) or ():  # no record: a checkout, in development mode
-            found.update((path.parts[0], os.sep.join(path.parts[:2])))
-    return frozenset(found)
+    """Returns the paths of installed files below a folder, by the records in it, and those of their folders."""
+    found = set[str]()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        with suppress(OSError, UnicodeDecodeError), record.open(encoding="utf-8", newline="") as file:
+            found.update(os.path.normpath(row[0]) for row in csv.reader(file) if row)
+    return frozenset(found.union(map(os.path.dirname, found)))
 
 
 def _ended(*folders: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import wrapt
 
 from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.core.recognition import called
 from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
@@ -159,7 +160,7 @@ def _inside(own: Any, obj: Any) -> Begin | None:
 
 def looked_through(func: Any, begin: Begin) -> Any:
     """Returns a function that does what ``func`` does, while the component calls in it run ahead."""
-    if inspect.iscoroutinefunction(func):
+    if inspect.iscoroutinefunction(called(func)):
 
         @wrapt.decorator
         async def arun(own: Any, instance: Any, args: Any, named: Any) -> Any:

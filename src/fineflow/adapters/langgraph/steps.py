@@ -16,7 +16,7 @@ from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
 from langgraph.pregel import Pregel
 
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.recognition import called, of_package
 from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
 from fineflow.adapters.lookahead.scan import Found, codes
 
@@ -75,12 +75,13 @@ def _step(name: str, runnable: Any) -> Iterator[Step]:
             if id(task) not in seen:
                 seen.add(id(task))
                 todo.append(task.func)
-                called = getattr(task.func, "__name__", type(task.func).__name__)  # partials have no name
-                yield Step(f"{name}/{called}", task, (task.func,) if _followed(task.func) else ())
+                own = getattr(task.func, "__name__", type(task.func).__name__)  # partials have no name
+                yield Step(f"{name}/{own}", task, (task.func,) if _followed(task.func) else ())
 
 
 def _tasks(func: Any) -> Iterator[Any]:
     """Yields the tasks among the globals and closure cells of a function."""
+    func = called(func)
     func = getattr(func, "__func__", func)
     if isinstance(func, FunctionType):
         held = [cell.cell_contents for cell in func.__closure__ or () if cell != CellType()]
@@ -130,10 +131,14 @@ def in_executor(afunc: Any, func: Any) -> bool:
 
 
 def _followed(func: Any) -> bool:
-    """Returns True for plain functions and methods. Calls of others end when nobody knows."""
+    """Returns True for functions, methods, partials of them, and objects with a ``__call__`` in Python.
+
+    Calls of others end when nobody knows.
+    """
+    func = called(func)
     generates = inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func)
     return isinstance(func, FunctionType | MethodType) and not generates
 
 
 def _module(func: Any) -> str:
-    return getattr(func, "__module__", None) or ""
+    return getattr(called(func), "__module__", None) or ""

@@ -51,11 +51,11 @@ class _Scan:
 
     def visit(self, func: Any, depth: int, *, repeated: bool) -> None:
         """Reads a function. repeated: it is called in a loop."""
-        owner = None
+        owner, bound = None, dict[str, Any]()
         while isinstance(func, functools.partial):
             for name, value in (*((type(value).__name__, value) for value in func.args), *func.keywords.items()):
                 self._refer(name, value, depth, repeated)
-            func = func.func
+            bound, func = {**func.keywords, **bound}, func.func
         if not isinstance(func, FunctionType | MethodType | type) and not of_package(type(func).__module__ or ""):
             func = _attribute(func, "__call__")  # a callable object
         if isinstance(func, MethodType):
@@ -63,6 +63,8 @@ class _Scan:
         if not isinstance(func, FunctionType) or func.__code__.co_flags & _GENERATORS or depth > _DEPTH:
             return
         key = (id(func.__code__), id(owner), repeated)
+        if key in self._seen and not repeated:  # it is called from two places, which is as good as a loop
+            key, repeated = (*key[:2], True), True
         if key in self._seen:
             return
         self._seen.add(key)
@@ -70,9 +72,10 @@ class _Scan:
             self._refer(type(value).__name__, value, depth, repeated)
         cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
         first = func.__code__.co_varnames[:1] if owner is not None else ()
+        own = {**bound, **dict.fromkeys(first, owner)}
         for code in codes(func.__code__):
             again = repeated or code is not func.__code__
-            self._read(code, func.__globals__, cells, dict.fromkeys(first, owner), depth, again)
+            self._read(code, func.__globals__, cells, own, depth, again)
 
     def _read(
         self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
@@ -100,7 +103,7 @@ class _Scan:
     def _refer(self, name: str, value: Any, depth: int, repeated: bool) -> None:
         if self._is_component(value):
             self.found.components[name] = value
-        elif isinstance(value, FunctionType | MethodType) and of_application(getattr(value, "__module__", None) or ""):
+        elif _followed(value):
             self.visit(value, depth + 1, repeated=repeated)
 
     def _choose(self, value: Any, code: CodeType, depth: int, repeated: bool) -> None:
@@ -116,6 +119,13 @@ class _Scan:
             elif of_application(type(part).__module__ or ""):
                 for name in code.co_names:
                     self._refer(name, _attribute(part, name), depth, repeated)
+
+
+def _followed(value: Any) -> bool:
+    """Returns True for functions of the application, and for its objects that are called like one."""
+    if isinstance(value, FunctionType | MethodType):
+        return of_application(getattr(value, "__module__", None) or "")
+    return not isinstance(value, type) and callable(value) and of_application(type(value).__module__ or "")
 
 
 def _loops(code: CodeType) -> list[range]:
