@@ -12,7 +12,7 @@ from typing import Any
 
 import fineflow
 from benchmarks.adaptive_world import KV_TOKENS, Dataset, Query, World, queries
-from benchmarks.under_load import poisson
+from benchmarks.harness.load import poisson
 from fineflow.adaptation import Configuration, Profiler
 from fineflow.adaptation.langchain import ChainKnobs
 from fineflow.cost_model.costs import costs

@@ -30,6 +30,7 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
+from benchmarks.harness.load import poisson
 from benchmarks.passes import World, joined
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.cost_model.costs import costs
@@ -172,15 +173,6 @@ def sustained(app: str) -> float:
     latencies(app, STOCK, [0.0] * SATURATED, seed=0, world=world)
     engines: list[Any] = [world.store.embeddings.engine, world.reranker.engine]
     return SATURATED / max(sum(map(engine.profile.seconds, engine.batches)) for engine in engines)
-
-
-def poisson(requests: int, rate: float, seed: int) -> list[float]:
-    """Returns arrival times, in seconds."""
-    chosen, now, found = random.Random(seed), 0.0, []
-    for _ in range(requests):
-        now += chosen.expovariate(rate)
-        found.append(now)
-    return found
 
 
 def percentile(values: Sequence[float], percent: int) -> float:

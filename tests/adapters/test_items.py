@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from langchain_classic.retrievers.multi_query import LineListOutputParser
 from langchain_core.output_parsers import (
@@ -27,15 +26,7 @@ from langchain_core.output_parsers import (
 from fineflow.adapters.text.csv_items import CommaSeparated
 from fineflow.adapters.text.items import Each, Lines, Markdown, Numbered, Split, SplitLines, Splitter
 from fineflow.adapters.text.json_items import JsonFields, JsonItems
-
-LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
-bounded = settings(
-    max_examples=LONGER or 120,
-    derandomize=not LONGER,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+from fuzzing import bounded
 
 parse_commas = CommaSeparatedListOutputParser().parse
 parse_json = JsonOutputParser().parse
@@ -73,13 +64,13 @@ class TestEveryCut:
         assert early + late == expected
         assert not splitter.contradicted
 
-    @bounded
+    @bounded(120)
     @given(near("\n", *BLANKS, *WORDS), PLACES)
     @example(" \n a \n \n b\n ", list(range(20)))
     def test_lines(self, text: str, permits: list[int]) -> None:
         self.check(Lines(), LineListOutputParser().parse, text, permits)
 
-    @bounded
+    @bounded(120)
     @given(
         near("\n", ",", "--", "-", ", ", "aa", *BLANKS, *WORDS),
         PLACES,
@@ -96,20 +87,20 @@ class TestEveryCut:
             Split(separator, strip=strip, keep_empty=False), lambda text: list(filter(None, stock(text))), text, permits
         )
 
-    @bounded
+    @bounded(120)
     @given(near("\n", *BLANKS, *WORDS), PLACES)
     def test_split_at_white_space(self, text: str, permits: list[int]) -> None:
         self.check(Split(None), str.split, text, permits)
         self.check(Split(None, strip=True), str.split, text, permits)
 
-    @bounded
+    @bounded(120)
     @given(near("\n", "\r", "\x0c", "\x1e", *BLANKS, *WORDS), PLACES)
     @example("a\r\n\r\nb\r", [2, 3, 4])
     def test_lines_of_any_kind(self, text: str, permits: list[int]) -> None:
         self.check(SplitLines(), str.splitlines, text, permits)
         self.check(SplitLines(strip=True), lambda text: text.strip().splitlines(), text, permits)
 
-    @bounded
+    @bounded(120)
     @given(near("\n", *BLANKS, *WORDS), PLACES)
     def test_items_left_out_and_changed(self, text: str, permits: list[int]) -> None:
         def stock(text: str) -> list[str]:
@@ -118,7 +109,7 @@ class TestEveryCut:
         self.check(Each(Split("\n"), str.strip, str.strip), stock, text, permits)
         self.check(Each(Split("\n"), bool), lambda text: list(filter(None, text.split("\n"))), text, permits)
 
-    @bounded
+    @bounded(120)
     @given(near(",", ", ", '"', '""', '",', ', "', *BLANKS, *WORDS), PLACES)
     @example('a, b, "c, d", e\rf', list(range(30)))
     @example("a,\nb,\n\n,c,\n", [2, 3, 4, 5])
@@ -126,13 +117,13 @@ class TestEveryCut:
     def test_commas(self, text: str, permits: list[int]) -> None:
         self.check(CommaSeparated(), parse_commas, text, permits)
 
-    @bounded
+    @bounded(120)
     @given(near("1", "12", ".", ". ", "1. a\n", "\n2.", "3.\n", "٣. ", *BLANKS, *WORDS), PLACES)
     @example("1.\nfoo\n2.\n\nbar 3. baz\n4.\n", list(range(30)))
     def test_numbered(self, text: str, permits: list[int]) -> None:
         self.check(Numbered(), NumberedListOutputParser().parse, text, permits)
 
-    @bounded
+    @bounded(120)
     @given(near("-", "*", "- ", "\n", "\n- a", "\n  * b\n", "-\n", *BLANKS, *WORDS), PLACES)
     @example("-\n- a\n\n \n-\nb\n- \n *\tc", list(range(30)))
     def test_markdown(self, text: str, permits: list[int]) -> None:
@@ -204,7 +195,7 @@ KINDS = pytest.mark.parametrize(
 
 @KINDS
 class TestJson:
-    @bounded
+    @bounded(120)
     @given(st.data(), PLACES)
     def test_well_formed(
         self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, permits: Any
@@ -228,7 +219,7 @@ class TestJson:
         fields: list[tuple[str, Any]] = json.loads(body, strict=False, object_pairs_hook=list)
         return fields
 
-    @bounded
+    @bounded(120)
     @given(st.data(), PLACES)
     def test_cut_short(
         self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, permits: Any
@@ -242,7 +233,7 @@ class TestJson:
         assert not splitter.contradicted
         assert repr(early + late) == repr(stock_members(kind, text) or [])
 
-    @bounded
+    @bounded(120)
     @given(st.data(), PLACES)
     def test_any_text(self, kind: type[Any], bodies: st.SearchStrategy[str], data: st.DataObject, permits: Any) -> None:
         text = data.draw(
@@ -305,7 +296,7 @@ class TestContradictions:
         assert split_up(splitter, [text]) == ([], [])
         assert not splitter.contradicted
 
-    @bounded
+    @bounded(120)
     @given(near(",", ", ", '"', '""', '",', ', "', *BLANKS, *WORDS), PLACES)
     def test_eager_commas(self, text: str, permits: list[int]) -> None:
         splitter = CommaSeparated(eager=True)

@@ -5,13 +5,12 @@
 
 from __future__ import annotations
 
-import os
 import pprint
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, note, settings
+from hypothesis import given, note
 from timed_chains import INPUT, Spec, Times, World, at_once, build, chains, times
 
 import fineflow
@@ -19,8 +18,8 @@ from fineflow.cost_model.costs import costs
 from fineflow.engines import BatchProfile, LLMProfile
 from fineflow.passes import PASSES, Pass, stages
 from fineflow.testing import virtual
+from fuzzing import bounded
 
-LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
 BOUND = 1.02
 
 
@@ -42,24 +41,14 @@ def check(spec: Spec, at: Times, passes: Sequence[Pass]) -> None:
         assert ours <= BOUND * theirs + 1e-4, f"{what} call: {ours:.4f} s, stock {theirs:.4f} s"
 
 
-bounded = settings(
-    max_examples=LONGER or 40,
-    derandomize=not LONGER,
-    database=None,
-    deadline=None,
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
-
-
-@bounded
+@bounded(40)
 @given(chains(), times())
 def test_all_passes_together(spec: Spec, at: Times) -> None:
     note(pprint.pformat((spec, at), width=110))
     check(spec, at, PASSES)
 
 
-@bounded
+@bounded(40)
 @given(chains().map(at_once), times(cores=True))
 def test_engines_that_share_the_cores_of_one_processor(spec: Spec, at: Times) -> None:
     """Work moved beside other work gains nothing there; nor may it lose."""
@@ -69,7 +58,7 @@ def test_engines_that_share_the_cores_of_one_processor(spec: Spec, at: Times) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.__name__)
-@bounded
+@bounded(40)
 @given(chains(), times())
 def test_each_pass_alone(each: Pass, spec: Spec, at: Times) -> None:
     note(pprint.pformat((spec, at), width=110))

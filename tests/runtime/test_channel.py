@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -16,18 +16,6 @@ from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.testing.gates import Gate
 
 WAIT = 10.0  # seconds; only a failing test waits this long
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop on a thread of its own, which is not the runtime's."""
-    made = asyncio.new_event_loop()
-    thread = threading.Thread(target=made.run_forever)
-    thread.start()
-    yield made
-    made.call_soon_threadsafe(made.stop)
-    thread.join(WAIT)
-    made.close()
 
 
 @pytest.fixture

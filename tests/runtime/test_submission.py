@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,18 +13,6 @@ from fineflow.runtime.loop.submission import Submission, Unreachable
 WAIT = 10.0  # seconds; only a failing test waits this long
 
 var: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="unset")
-
-
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """A loop on a thread of its own, which is not the runtime's."""
-    made = asyncio.new_event_loop()
-    thread = threading.Thread(target=made.run_forever)
-    thread.start()
-    yield made
-    made.call_soon_threadsafe(made.stop)
-    thread.join(WAIT)
-    made.close()
 
 
 async def alive() -> bool:

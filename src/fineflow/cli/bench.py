@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from fineflow.cli.common import FAILED, quieten
+from fineflow.cli.common import FAILED, arguments_of_calls, quieten
 
 HELP = "time your own object, as it is and optimized in turns"
 DESCRIPTION = (
@@ -18,25 +18,10 @@ DESCRIPTION = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    arguments_of_calls(parser, entries="invoke and ainvoke, query and aquery, ...")
     add = parser.add_argument
-    add("object", metavar="MODULE:NAME", help="a LangChain Runnable or LlamaIndex object, or a function that makes it")
-    add(
-        "--input",
-        metavar="TEXT",
-        action="append",
-        required=True,
-        help="what to call it with; repeatable; of a Runnable also a dict or list as JSON",
-    )
-    add(
-        "--entry",
-        metavar="METHOD",
-        action="append",
-        default=[],
-        help="repeatable (default: invoke and ainvoke, query and aquery, ...)",
-    )
     add("--repeat", metavar="N", type=int, default=5, help="timed calls of each side (default: %(default)s)")
     add("--repeat-writes", action="store_true", help="also call an object that is known to write")
-    add("--json", action="store_true", help="print the result as JSON")
 
 
 def run(args: argparse.Namespace) -> int:

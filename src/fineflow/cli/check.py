@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from fineflow.cli.common import quieten, width
+from fineflow.cli.common import arguments_of_calls, quieten, width
 
 HELP = "compare your own object with itself, optimized"
 DESCRIPTION = (
@@ -16,19 +16,7 @@ DESCRIPTION = (
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add(
-        "object", metavar="MODULE:NAME", help="a LangChain Runnable or a LlamaIndex object, or a function that makes it"
-    )
-    add(
-        "--input",
-        metavar="TEXT",
-        action="append",
-        required=True,
-        help="what to call it with; repeatable; of a Runnable also a dict or list as JSON",
-    )
-    add("--entry", metavar="METHOD", action="append", default=[], help="repeatable (default: all that it has)")
-    add("--json", action="store_true", help="print the result as JSON")
+    arguments_of_calls(parser, entries="all that it has")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,8 @@
-"""Exit statuses, and what subcommands share: logs, the width of the terminal, files that they write."""
+"""Exit statuses, and what subcommands share: arguments, logs, the width of the terminal, files that they write."""
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import shutil
@@ -20,6 +21,21 @@ def quieten() -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     for name in ("sentence_transformers", "ContinuousBatchingLogger"):
         logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def arguments_of_calls(parser: argparse.ArgumentParser, *, entries: str) -> None:
+    """Adds the arguments of a subcommand that calls an object, and prints text or JSON. entries: called by default."""
+    add = parser.add_argument
+    add("object", metavar="MODULE:NAME", help="a LangChain Runnable or LlamaIndex object, or a function that makes it")
+    add(
+        "--input",
+        metavar="TEXT",
+        action="append",
+        required=True,
+        help="what to call it with; repeatable; of a Runnable also a dict or list as JSON",
+    )
+    add("--entry", metavar="METHOD", action="append", default=[], help=f"repeatable (default: {entries})")
+    add("--json", action="store_true", help="print the result as JSON")
 
 
 def width() -> int:

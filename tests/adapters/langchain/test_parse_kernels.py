@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, example, given, settings
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 from langchain_classic.retrievers.multi_query import LineListOutputParser
 from langchain_core.messages import AIMessage
@@ -38,15 +37,7 @@ from fineflow.ir import Op, Primitive
 from fineflow.options import Options
 from fineflow.runtime.call.streams import Stream
 from fineflow.testing.langchain import FakeChat
-
-LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
-bounded = settings(
-    max_examples=LONGER or 60,
-    derandomize=not LONGER,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+from fuzzing import bounded
 
 
 class Plan(BaseModel):
@@ -176,7 +167,7 @@ def check(step: Runnable[Any, Any], text: str, permits: list[int], *, message: b
 
 
 @pytest.mark.parametrize("kind", EXACT)
-@bounded
+@bounded(60)
 @given(TEXTS, PLACES)
 @example("\n a \n \n b\r\nc,d, \n", list(range(20)))
 def test_items_of_any_text(kind: str, text: str, permits: list[int]) -> None:
@@ -188,13 +179,13 @@ JSON = near('["a"', ', "b"', ",", "]", '"', "\\u00", "e9", "\\", '{"a":', "}", "
 COMMAS = near(",", ", ", '"', '""', '",', ', "', "\r", "\n", "a", " ")
 
 
-@bounded
+@bounded(60)
 @given(COMMAS, PLACES, st.booleans())
 def test_items_of_any_values(text: str, permits: list[int], message: bool) -> None:
     check(HOPEFUL["commas"], text, permits, message=message, hopeful=True)
 
 
-@bounded
+@bounded(60)
 @given(JSON, PLACES, st.booleans())
 @example('["a", "b"]]', [3, 6], True)
 @example('["\\ud83d\\ude00", {"b": ["]", "\\""]}]', list(range(40)), True)
@@ -222,7 +213,7 @@ TAILS = st.sampled_from((*WELL, *WELL, "}]", "} Done."))
 
 
 @pytest.mark.parametrize("kind", OBJECTS)
-@bounded
+@bounded(60)
 @given(HEADS, FIELDS, TAILS, PLACES, st.booleans())
 @example("", '"query": "a", "query": "b"', "}", [14], True)
 @example("", '"query": "a", "number": "4", "words": ["x"]', "}", list(range(50)), True)

@@ -7,13 +7,12 @@ each, instead of the bounded, repeatable suite.
 from __future__ import annotations
 
 import gc
-import os
 import pprint
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, note, settings
+from hypothesis import event, given, note
 from hypothesis import strategies as st
 from random_chains import INPUT, OTHERS, Chain, chains
 from random_draws import ALWAYS, ASYNC, NEVER
@@ -23,8 +22,8 @@ from random_steps import World, build
 from fineflow import optimize
 from fineflow.adapters.analysis import analyse
 from fineflow.testing.differential import Observation, differences, observe
+from fuzzing import LONGER, bounded
 
-LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
 AGAIN = 12  # runs of stock: which chunk comes first from parallel steps is a race
 
 ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
@@ -99,14 +98,7 @@ def test_the_pure_functions_are_found_to_be_pure(functions: dict[str, Any]) -> N
         assert analyse(function).pure, name
 
 
-@settings(
-    max_examples=LONGER or 250,
-    derandomize=not LONGER,
-    database=None,
-    deadline=None,
-    print_blob=False,
-    suppress_health_check=list(HealthCheck),
-)
+@bounded(250)
 @given(chains(), st.lists(st.sampled_from(ENTRIES), min_size=1, max_size=2 if LONGER else 1, unique=True))
 def test_random_chain_is_the_same(chain: Chain, entries: list[str]) -> None:
     note(pprint.pformat(chain.spec, width=110))

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_classic.retrievers import (
     ContextualCompressionRetriever,
@@ -22,8 +21,8 @@ from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.ir import Op
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker
+from fuzzing import bounded
 
-LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
 TEXTS = ["Paris is the capital of France", "Lyon is a town", "Rome is the capital of Italy", "France is large"]
 
 
@@ -134,13 +133,7 @@ def _by_name(parts: dict[str, Any]) -> list[Any]:
     return [docs for _, docs in sorted(parts.items())]
 
 
-@settings(
-    max_examples=LONGER or 15,
-    derandomize=not LONGER,
-    database=None,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+@bounded(15)
 @given(st.lists(steps, min_size=1, max_size=5))
 def test_same_answer(spec: list[Any]) -> None:
     def make() -> tuple[Runnable[Any, Any], list[Any]]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pprint
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 pytest.importorskip("llama_index.core")
 
-from hypothesis import HealthCheck, assume, given, note, settings
+from hypothesis import assume, given, note
 from hypothesis import strategies as st
 from index_shapes import QUESTION, answer, index
 from llama_index.core.callbacks import CallbackManager
@@ -36,8 +35,8 @@ from timed_index import took
 from fineflow.testing import virtual_threads
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import BlockingLLM, FakeEmbedding, FakeLLM, FakeStore
+from fuzzing import bounded
 
-LONGER = int(os.environ.get("FINEFLOW_FUZZ", "0"))
 BOUND = 1.02
 MODES = ("compact", "refine", "tree_summarize", "simple_summarize", "accumulate", "compact_accumulate")
 
@@ -153,17 +152,6 @@ def around(parts: st.SearchStrategy[Spec]) -> st.SearchStrategy[Spec]:
 
 
 engines = st.recursive(simple, around, max_leaves=4)
-
-
-def bounded(examples: int) -> settings:
-    return settings(
-        max_examples=LONGER or examples,
-        derandomize=not LONGER,
-        database=None,
-        deadline=None,
-        print_blob=False,
-        suppress_health_check=list(HealthCheck),
-    )
 
 
 @pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
