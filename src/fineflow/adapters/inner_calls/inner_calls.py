@@ -110,6 +110,10 @@ class InnerCalls:
         """
         self._guarded(self._look)
 
+    def awaited_on(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Sets the loop of async component calls, that of stock, where these are made on another thread than it."""
+        self._loop = loop
+
     def begin(self, *, late: bool = False) -> None:
         """Makes the first walk, unless walks of this function have turned out to cost more than they save.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -38,10 +37,6 @@ class PredictedCalls(InnerCalls):
     finder = PredictedFinder
     _finder: PredictedFinder
     _heir: InnerCalls | None = None
-
-    def awaited_on(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Sets the loop of async component calls: that of stock."""
-        self._loop = loop
 
     def predict(self, given: Mapping[str, Any]) -> None:
         """Starts what these values allow."""

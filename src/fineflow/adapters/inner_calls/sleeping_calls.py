@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
@@ -21,11 +22,11 @@ class SleepingCalls:
     make: makes them, in the context in which the function began; None if that failed.
     """
 
-    __slots__ = ("_awake", "_context", "_figures", "_make", "vectors")
+    __slots__ = ("_awake", "_context", "_figures", "_loop", "_make", "vectors")
 
     def __init__(self, figures: RunFigures, make: Callable[[VectorsAhead], InnerCalls | None]) -> None:
         self._figures, self._make = figures, make
-        self._context = copy_context()
+        self._context, self._loop = copy_context(), asyncio._get_running_loop()
         self.vectors = VectorsAhead(self._context)
         self._awake: tuple[InnerCalls | None] | None = None
 
@@ -34,6 +35,7 @@ class SleepingCalls:
             if self._awake is None:
                 made = self._context.run(self._make, self.vectors)
                 if made is not None:
+                    made.awaited_on(self._loop)
                     made.begin(late=True)
                 self._awake = (made,)
             return self._awake[0]
