@@ -68,6 +68,7 @@ META: Mapping[str, str] = {
     # retrieval
     "by_sync": "stock queries the store by its sync method",
     "asked": "a step by stock, and what is known of its input, by which the texts that it searches for are found",
+    "losses": "runs in which that told nothing; more and more go without it",
     "max_batch": "maximum number of texts per engine batch; 0 for no limit",
     "by_id": "a union that drops documents which share an id",
     "same_if": "equal for two searches of one store that return the same for the same query",

@@ -329,6 +329,16 @@ def test_concurrent_calls_take_their_own_vectors() -> None:
     assert sorted(each for each in embeddings.meter.labels if each in asked) == asked
 
 
+def test_a_function_that_tells_nothing_is_walked_through_less_and_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    own = Foreseen.look
+    monkeypatch.setattr(Foreseen, "look", lambda self, *args: looks.append(args) or own(self, *args))
+    fast = fineflow.optimize(chain(made_beside), strict=True)
+    for _ in range(9):
+        fast.invoke(INPUT)
+    assert len(looks) == 5  # three, then one after a run without, and one after two
+
+
 # --- walks
 
 

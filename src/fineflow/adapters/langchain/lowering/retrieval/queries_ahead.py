@@ -19,6 +19,7 @@ from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.inner_calls.queries_ahead import QueriesAhead, aquery_vector, query_vector
+from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
@@ -79,6 +80,7 @@ def embed_queries(step: Any, value: Symbol, b: ChainBuilder) -> Leaf | None:
         claimed=True,
         kernel=partial(_embed, row),
         asked=(step, seen),
+        losses=Losses(),
         **own,
     )
     b.note(made.ref.name, True, "begins as soon as it is known what will be searched for, while the index is made")
@@ -187,8 +189,12 @@ def _embed(row: Known, p: Primitive, args: Args, run: Execution) -> Any:
     current(run)
     if run.call.limit is not None:
         raise LeftToStock("with a bound on component calls, only those of stock count")
+    losses: Losses = p.meta["losses"]
+    if losses.skips():
+        return []
     foreseen = Foreseen(args, sync=run.call.sync)
     foreseen.look(*p.meta["asked"])
+    losses.learn(profit=bool(foreseen.texts))  # walks through a function that tells nothing become rare
     for text, sync in foreseen.texts:
         run.work(p, Arguments(text), partial(_start, p.component, text, sync or not row.asynchronous))
         run.call.memory(QueriesAhead).begun(p.component, text, p.leaf)
