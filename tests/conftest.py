@@ -18,6 +18,7 @@ import fineflow.api
 from fineflow.adapters.core import durations
 from fineflow.adapters.inner_calls import walk_costs
 from fineflow.adapters.inner_calls.finder import CallFinder
+from fineflow.adapters.lookahead import walk
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph
 from fineflow.passes import PASSES, Pass, rewrite
@@ -110,8 +111,9 @@ def interruptible() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def nothing_learned() -> None:
-    """What earlier tests took does not decide how later ones are planned."""
+def nothing_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What earlier tests took does not decide how later ones are planned, nor do collections of what they left."""
+    monkeypatch.setattr(walk, "_SECONDS", 10.0)  # a collection that falls into a walk counts as its processor time
     costs.forget()
     for learned in (walk_costs._losses, durations._seconds, durations._calls):
         learned.clear()
