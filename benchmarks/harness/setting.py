@@ -69,7 +69,7 @@ class Device:
 
 
 def device(text: str) -> Device:
-    """Parses ``--device``: emulated, emulated:PROFILE[,PROFILE], transformers, vllm, or openai:URL.
+    """Parses ``--device``: emulated, emulated:PROFILE[,PROFILE], transformers, vllm (both also :MODEL), or openai:URL.
 
     Raises ValueError for any other text, and for a profile that is not known.
     """

@@ -171,10 +171,10 @@ def _llm_profile(prefills: Sequence[tuple[float, float]], steps: Sequence[tuple[
     (started, token), (iteration, sequence) = near(prefills), near(steps)
     if started >= iteration:
         return LLMProfile(iteration, token, sequence, prefill=started - iteration)
-    return _hidden(prefills, LLMProfile(iteration, 0.0, sequence))  # a prefill takes at least one iteration
+    return _with_free_tokens(prefills, LLMProfile(iteration, 0.0, sequence))  # a prefill takes at least one iteration
 
 
-def _hidden(prefills: Sequence[tuple[float, float]], profile: LLMProfile) -> LLMProfile:
+def _with_free_tokens(prefills: Sequence[tuple[float, float]], profile: LLMProfile) -> LLMProfile:
     """Returns the profile whose free tokens and seconds per further token have the least maximum relative error."""
 
     def error(found: LLMProfile) -> float:

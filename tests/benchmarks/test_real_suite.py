@@ -14,6 +14,8 @@ from benchmarks.harness.setting import Device
 
 from fineflow.adapters.core.devices import engine_on
 from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, LLMProfile, SharedCores
+from fineflow.ir import Op
+from fineflow.protocols import Sampling
 from fineflow.testing import virtual
 
 
@@ -52,6 +54,44 @@ def test_schemes_take_turns_on_the_same_engines(monkeypatch: pytest.MonkeyPatch)
     assert all(each["same_answer"] for each in found) and suites.differences(found) == []
     assert [len(each["seconds"]) for each in found] == [interleaved.LEAST] * 2  # its time was over
     assert {each["per_request"]["requests"] for each in found} == {2.0}
+
+
+def test_calls_at_once_and_applications_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interleaved, "SCHEMES", ("stock", "fineflow"))
+    made = engines()
+    made.vectors = lambda texts: RealEngines.vectors(made, texts)
+    made._vectors = {}
+    monkeypatch.setattr(interleaved, "RealEngines", lambda device: made)
+    of_app = interleaved._of_app
+
+    async def closed() -> None:
+        for engine in (made.llm, made.embedder):
+            await engine.aclose()
+
+    made.aclose = closed
+
+    def failing(one: Any, *args: Any) -> Any:
+        if one.name == "agent":
+            raise ValueError("no agent")
+        return of_app(one, *args)
+
+    monkeypatch.setattr(interleaved, "_of_app", failing)
+    found = interleaved.measure(
+        ["agent", "rag_fusion"], Device("transformers"), rounds=1, seconds=0.0, threads=(), at_once=3
+    )
+    assert found["failed"] == ["agent"]
+    assert {each["load"] for each in found["results"]} == {"3 at once"}
+    assert all(len(each["seconds"]) == 3 and each["same_answer"] for each in found["results"])
+
+
+@pytest.mark.engine
+async def test_models_of_random_weights() -> None:
+    made = RealEngines(Device("transformers", "tiny"))
+    text = [delta.text async for delta in made.llm.generate(made.llm.encode("A bridge"), Sampling(max_tokens=4))]
+    assert len(text) >= 1 and made.llm.context == 4096
+    (vector,) = await made.embedder.execute(Op.EMBED, [("document", "a tower")])
+    assert len(vector) == 32
+    await made.aclose()
 
 
 def test_an_input_is_cut_to_a_small_size() -> None:

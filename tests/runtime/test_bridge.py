@@ -22,15 +22,9 @@ WAIT = 10.0
 
 
 @pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    thread = threading.Thread(target=made.run_forever)
-    thread.start()
-    yield made
-    asyncio.run_coroutine_threadsafe(turns(10), made).result(WAIT)  # what was posted may run
-    made.call_soon_threadsafe(made.stop)
-    thread.join(WAIT)
-    made.close()
+def loop(loop: asyncio.AbstractEventLoop) -> Iterator[asyncio.AbstractEventLoop]:
+    yield loop
+    asyncio.run_coroutine_threadsafe(turns(10), loop).result(WAIT)  # what was posted may run
 
 
 async def turns(count: int) -> None:

@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnablePassthrough
 
 from fineflow import optimize
 from fineflow.testing.differential import differences, observe
-from fineflow.testing.langchain import FakeChat, FakeVectorStore, prompt_text
+from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore, prompt_text
 
 QUESTION = {"question": "What is the capital of France?"}
 WORDS = ["Paris is the capital of France", "Lyon is a town", "Rome is the capital of Italy", "France is large"]
@@ -32,6 +32,19 @@ def echo(messages: list[BaseMessage]) -> str:
 
 def store() -> FakeVectorStore:
     return FakeVectorStore.from_texts(WORDS, FakeVectorStore().embedding)
+
+
+class FailingEmbeddings(FakeEmbeddings):
+    """Embeddings of a package that fail for one text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.text = text
+
+    def vector(self, text: str) -> list[float]:
+        if self.text in text:
+            raise ValueError(f"cannot embed {text}")
+        return super().vector(text)
 
 
 def two(model: Any = None, other: Any = None) -> Any:

@@ -15,7 +15,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_text_splitters import CharacterTextSplitter, RecursiveCharacterTextSplitter
-from pipelines import DIRECT, ask, echo, same
+from pipelines import DIRECT, FailingEmbeddings, ask, echo, same
 from test_ingest import WordEngine
 
 import fineflow
@@ -156,19 +156,6 @@ def test_wrong_arguments_are_refused() -> None:
 # --- failures
 
 
-class Failing(FakeEmbeddings):
-    """Embeddings of a package that fail for one text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-    def vector(self, text: str) -> list[float]:
-        if self.text in text:
-            raise ValueError(f"cannot embed {text}")
-        return super().vector(text)
-
-
 def _no_store(embeddings: Any) -> Any:
     raise OSError("no space left")
 
@@ -188,8 +175,12 @@ class Full(InMemoryVectorStore):
 @pytest.mark.parametrize(
     ("embeddings", "factory", "input"),
     [
-        (lambda: Failing("Lyon"), InMemoryVectorStore, INPUT),
-        (lambda: Failing("capital of France"), InMemoryVectorStore, {**INPUT, "documents": []}),  # only the query
+        (lambda: FailingEmbeddings("Lyon"), InMemoryVectorStore, INPUT),
+        (
+            lambda: FailingEmbeddings("capital of France"),
+            InMemoryVectorStore,
+            {**INPUT, "documents": []},
+        ),  # only the query
         (FakeEmbeddings, _no_store, INPUT),
         (FakeEmbeddings, _full, INPUT),
         (FakeEmbeddings, InMemoryVectorStore, {**INPUT, "documents": ["no document"]}),

@@ -12,7 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import CommaSeparatedListOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import InMemoryVectorStore
-from pipelines import DIRECT, ask, echo, same
+from pipelines import DIRECT, FailingEmbeddings, ask, echo, same
 from test_ingest import WordEngine
 
 import fineflow
@@ -240,19 +240,6 @@ def test_a_query_that_turns_out_differently_is_embedded_by_stock(left_before: Le
     assert not settled(before=left_before)
 
 
-class Failing(FakeEmbeddings):
-    """Embeddings of a package that fail for one text."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.text = text
-
-    def vector(self, text: str) -> list[float]:
-        if self.text in text:
-            raise ValueError(f"cannot embed {text}")
-        return super().vector(text)
-
-
 class OneByOne(WordEngine):
     """An engine whose batches of one text fail alone."""
 
@@ -267,8 +254,8 @@ def no_store(embeddings: Any) -> Any:
 @pytest.mark.parametrize(
     ("embeddings", "given"),
     [
-        (lambda: Failing("Lyon"), {}),  # a document
-        (lambda: Failing("capital"), {"documents": DOCUMENTS[1:]}),  # the query
+        (lambda: FailingEmbeddings("Lyon"), {}),  # a document
+        (lambda: FailingEmbeddings("capital"), {"documents": DOCUMENTS[1:]}),  # the query
         (lambda: EngineEmbeddings(OneByOne()), {"question": "poison", "queries": "poison"}),
         (FakeEmbeddings, {"factory": no_store}),
         (FakeEmbeddings, {"documents": None}),

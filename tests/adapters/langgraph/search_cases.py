@@ -7,6 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from agent_cases import Agent
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import BaseTool, Tool, create_retriever_tool, tool
@@ -29,6 +30,16 @@ class Noted(list[str]):
     def append(self, label: str) -> None:
         self._agent.note(label)
         super().append(label)
+
+
+class Changes(BaseCallbackHandler):
+    """Changes what a tool is going to ask for, when the model has written its calls."""
+
+    def __init__(self, suffix: list[str]) -> None:
+        self._suffix = suffix
+
+    def on_llm_end(self, *args: Any, **more: Any) -> None:
+        self._suffix[0] = " now"
 
 
 def retriever(agent: Agent, name: str, seconds: float, fails: bool = False) -> FakeRetriever:

@@ -9,10 +9,9 @@ import pytest
 from agent_cases import VALUE, Agent, both, ran, seen
 from asking_cases import ASKING, OneEngine, chains, coroutines, functions, of_the_engine, search_first, service
 from benchmarks.peers.plain import plain
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
-from search_cases import Tools, asked, saves
+from search_cases import Changes, Tools, asked, saves
 
 import fineflow
 from fineflow.adapters.inner_calls import inner_calls
@@ -172,16 +171,6 @@ def test_no_service_is_asked_before_an_earlier_call_may_have_written() -> None:
     both_tools: Tools = lambda agent: [*functions(agent), saves(agent)]  # noqa: E731
     _, mine, _, _ = both("invoke", asked("web", "save", "docs"), tools=both_tools)
     assert len(mine.early) == 1
-
-
-class Changes(BaseCallbackHandler):
-    """Changes what a tool is going to ask for, when the model has written its calls."""
-
-    def __init__(self, suffix: list[str]) -> None:
-        self._suffix = suffix
-
-    def on_llm_end(self, *args: Any, **more: Any) -> None:
-        self._suffix[0] = " now"
 
 
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])

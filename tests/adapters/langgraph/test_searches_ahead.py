@@ -9,13 +9,13 @@ from weakref import WeakKeyDictionary
 import pytest
 from agent_cases import VALUE, Agent, both, ran, seen
 from benchmarks.peers.plain import plain
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from search_cases import (
+    Changes,
     Tools,
     as_tools,
     asked,
@@ -201,16 +201,6 @@ def test_searches_start_early_behind_a_node_that_only_asks(node: Any) -> None:
     trusted = node is not calls_a_tool_itself
     assert len(mine.early) == 2 * trusted
     assert before / after >= (1.3 if trusted else 0.998)
-
-
-class Changes(BaseCallbackHandler):
-    """Changes what a tool is going to ask for, when the model has written its calls."""
-
-    def __init__(self, suffix: list[str]) -> None:
-        self._suffix = suffix
-
-    def on_llm_end(self, *args: Any, **more: Any) -> None:
-        self._suffix[0] = " now"
 
 
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])

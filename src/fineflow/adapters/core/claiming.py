@@ -67,6 +67,11 @@ class Claiming:
         """The call, which is made when it is first asked for."""
         return self._late.made or self._late.call()
 
+    @property
+    def made(self) -> Call | None:
+        """The call, if something has asked for it by now."""
+        return self._late.made
+
     def opened(self) -> None:
         """Starts the graph if it waits for this: stock has opened the outermost run, in the current context."""
         start, self.start = self.start, None

@@ -49,7 +49,8 @@ def _taken(embeddings: Any, text: str) -> tuple[Claiming, str] | None:
     """Returns the call in which the vector runs ahead, and the leaf to claim it by."""
     here = under_way.get()
     while here is not None:
-        if (leaf := here.call.memory(QueriesAhead).take(embeddings, text)) is not None:
+        call = here.made  # a call that nothing has needed yet has no vectors
+        if call is not None and (leaf := call.memory(QueriesAhead).take(embeddings, text)) is not None:
             return here, leaf
         here = here.outer
     return None

@@ -1,4 +1,4 @@
-"""What queues of batch engines and of LLMs have in common: instances, and one event loop for all their requests."""
+"""Base of the queues of batch engines and of LLMs: instances, and one event loop for all requests."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Fields:
 
 @dataclass(frozen=True)
 class Returned:
-    """What a function without side effects returns for a value."""
+    """The result of a function without side effects, for a value."""
 
     step: RunnableLambda[Any, Any]
     given: Any

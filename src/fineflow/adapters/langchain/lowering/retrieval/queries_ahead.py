@@ -123,7 +123,7 @@ def _keys(step: Any) -> frozenset[str] | None:
 
 
 class _Given:
-    """What a step gets, as far as it is known before the index is made.
+    """The input of a step, as far as it is known before the index is made.
 
     args: of the primitive. index: what makes the store among the values; None if nothing does.
     """
