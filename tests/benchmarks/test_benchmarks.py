@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from benchmarks.parrot import apps as parrot_apps
 from benchmarks.parrot import serving as parrot_serving
 
+import programs
 from fineflow.passes import PASSES
 
 pytest.importorskip("langchain_chroma")  # the demo's chain
@@ -24,8 +23,7 @@ ROOT = Path(__file__).parents[2]
 def run(name: str, *flags: str, tmp_path: Path) -> tuple[str, dict[str, Any]]:
     """What a benchmark printed, and its figures; in a process of its own, where no other test is at work."""
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", f"benchmarks.{name}", *flags, "--json", str(figures)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = programs.run("-m", f"benchmarks.{name}", *flags, "--json", figures, cwd=ROOT)
     assert figures.exists(), done.stderr
     return done.stdout, json.loads(figures.read_text())
 
@@ -153,8 +151,7 @@ def test_an_index_and_the_first_question_overlap_in_a_session(tmp_path: Path) ->
 
 
 def test_wrong_flags_are_explained() -> None:
-    command = [sys.executable, "-m", "benchmarks.assistant", "--runs", "0"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = programs.run("-m", "benchmarks.assistant", "--runs", "0", cwd=ROOT)
     assert done.returncode == 2
     assert "expected at least 1, got 0" in done.stderr
 

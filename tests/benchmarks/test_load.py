@@ -6,12 +6,12 @@ In a process of its own: what is left is counted all over the process, also what
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import programs
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,8 +19,7 @@ ROOT = Path(__file__).parents[2]
 def run(tmp_path: Path, name: str, *flags: str) -> tuple[int, str, dict[str, Any]]:
     """Exit status, what was printed, and the figures."""
     kept = tmp_path / "figures.json"
-    command = [sys.executable, "-m", f"benchmarks.{name}", *flags, "--json", str(kept)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = programs.run("-m", f"benchmarks.{name}", *flags, "--json", kept, cwd=ROOT)
     assert kept.exists(), done.stderr
     return done.returncode, done.stdout, json.loads(kept.read_text())
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from benchmarks.micro.measure import Figure, Found
 from benchmarks.micro.record import RecordError
 
 import fineflow
+import programs
 from fineflow.testing import virtual_threads
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +153,7 @@ once = measure.calls_of_fineflow(lambda: mine.invoke(value))
 twice = measure.calls_of_fineflow(lambda: [mine.invoke(value) for _ in range(2)])
 assert once > 100 and abs(twice - 2 * once) < 0.2 * once, (once, twice)
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = programs.run("-c", program, cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 
@@ -176,7 +175,7 @@ found = queries.measured(1, (1, 100))
 print([each.name for each in found.figures])
 assert [held for text, held in found.aims.items() if text.startswith("nothing is left")] == [True], found.aims
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = programs.run("-c", program, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert "processor time, 100 at once" in done.stdout
 

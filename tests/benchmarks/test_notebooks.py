@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tools import notebooks
+
+import programs
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "notebooks"
@@ -28,8 +28,7 @@ def notebook(*sources: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES if n not in QUICK)])
 def test_it_runs(name: str) -> None:
-    command = [sys.executable, "-m", "tools.notebooks", "--check", str(FOLDER / f"{name}.ipynb")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+    done = programs.run("-m", "tools.notebooks", "--check", FOLDER / f"{name}.ipynb", cwd=ROOT)
     assert done.returncode == 0, done.stderr
 
 

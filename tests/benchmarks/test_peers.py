@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import programs
 
 pytest.importorskip("langgraph")
 
@@ -109,8 +109,7 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_line() -> None:
 def test_the_benchmark_compares_in_processes_of_their_own(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
     figures = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.peers", "--graphs", "article_review input", "--json", str(figures)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    done = programs.run("-m", "benchmarks.peers", "--graphs", "article_review input", "--json", figures, cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(figures.read_text())
     assert found["seconds"]["stock"]["article_review input"] == pytest.approx(2.4)

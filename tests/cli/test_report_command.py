@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+
+import programs
 
 CHAIN = """
 import sys
@@ -43,11 +44,8 @@ main()
 """
 
 
-def _ran(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "100", **env}
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env=environment, timeout=120
-    )
+def _ran(folder: Path, *command: str, **env: str) -> CompletedProcess[str]:
+    return programs.run(*command, cwd=folder, env={**os.environ, "COLUMNS": "100", **env})
 
 
 @pytest.fixture

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
+
+import programs
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path for path in (ROOT / "examples").rglob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
@@ -19,11 +20,8 @@ NOTHING_TO_GAIN = frozenset(
 )
 
 
-def ran(script: Path, folder: Path, *before: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "src"), **env}
-    return subprocess.run(
-        [sys.executable, *before, str(script)], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
-    )
+def ran(script: Path, folder: Path, *before: str, **env: str) -> CompletedProcess[str]:
+    return programs.run(*before, script, cwd=folder, env={**os.environ, **env})
 
 
 def said(text: str) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 
+import programs
 from fineflow.testing import virtual_threads
 
 APP = """
@@ -26,10 +26,8 @@ sys.exit(3 if "exit" in sys.argv else 0)
 """
 
 
-def _ran(folder: Path, *command: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, env={**os.environ, **env}, timeout=120
-    )
+def _ran(folder: Path, *command: str, **env: str) -> CompletedProcess[str]:
+    return programs.run(*command, cwd=folder, env={**os.environ, **env})
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
+
+import programs
 
 HEAD = """
 import asyncio, atexit, os, sys, threading, time
@@ -26,7 +26,7 @@ from fineflow.runtime.loop.submission import run_async, run_sync
 
 def run_python(text: str, head: str = HEAD) -> tuple[int, str, str]:
     program = head + textwrap.dedent(text)
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    done = programs.run("-c", program, timeout=60, whole_exit=True)
     return done.returncode, done.stdout, done.stderr
 
 

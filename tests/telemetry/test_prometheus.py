@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter
 from telemetry_kit import QUESTION, app
 
 import fineflow
+import programs
 from fineflow.runtime import recording, statistics
 from fineflow.testing.langchain import FakeChat
 
@@ -89,13 +88,8 @@ print(registry.get_sample_value("fineflow_calls_running"))
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 @pytest.mark.parametrize("before", ["called", "untouched"])
 def test_workers_are_added_up(tmp_path: Path, before: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", WORKERS, str(Path(__file__).parent), before],
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    done = programs.run("-c", WORKERS, Path(__file__).parent, before, env=environment)
     assert done.returncode == 0, done.stderr
     calls = 7 if before == "called" else 6
     assert [float(line) for line in done.stdout.split()] == [calls, 3 * calls, calls, 0]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+
+import programs
 
 PAGE = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -41,13 +41,7 @@ fineflow.optimize(ChatPromptTemplate.from_template("{x}") | FakeChat()).invoke({
 
 
 def run(*arguments: str, **environment: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    done = programs.run(*arguments, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -12,6 +10,7 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 
 import fineflow
+import programs
 from fineflow import Options, VerificationStatistics, Verify
 from fineflow.adapters.core.verifying import quiet_spans
 from fineflow.runtime.reruns import EQUAL, FULL, Reruns, repeating
@@ -116,7 +115,7 @@ print("done", flush=True)
 
 
 def test_the_process_ends_without_waiting_or_noise() -> None:
-    done = subprocess.run([sys.executable, "-c", EXITS], capture_output=True, text=True, timeout=30, check=False)
+    done = programs.run("-c", EXITS, timeout=30, whole_exit=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fineflow.runtime import events
@@ -31,12 +30,13 @@ from fineflow.testing.virtual import DeadlockError, Ran
 T = TypeVar("T")
 
 _NANOSECONDS = 10**9
-_LOOK_SECONDS = 0.001  # real, between two checks of the threads
+_RUNNING_SECONDS = 0.0005  # real, between two checks of the threads while one runs
+_QUIET_SECONDS = 0.0002  # real, in which a thread that can go on has been seen to run
 _PATIENCE_SECONDS = 20.0  # real, in which no thread runs and none sleeps
-_THREADS = Path("/proc/self/task")
+_THREADS = "/proc/self/task"
 _active = threading.Lock()
 
-available = (_THREADS / str(threading.get_native_id()) / "schedstat").exists()
+available = os.path.exists(f"{_THREADS}/{threading.get_native_id()}/schedstat")
 """True if this machine reports the state of a process's threads."""
 
 
@@ -87,30 +87,37 @@ class Clock:
 
     def run(self, ended: Callable[[], bool]) -> None:
         """Advances the clock whenever no other thread is running, until ``ended``. Raises DeadlockError."""
-        idle = 0.0
+        moved = time.monotonic()
         while not ended():
             before = _threads()
-            self._sleep(_LOOK_SECONDS)
+            self._sleep(_RUNNING_SECONDS if before is None else _QUIET_SECONDS)
             if before is None or before != _threads() or self.advance():
-                idle = 0.0
-            elif (idle := idle + _LOOK_SECONDS) > _PATIENCE_SECONDS:
+                moved = time.monotonic()
+            elif time.monotonic() - moved > _PATIENCE_SECONDS:
                 raise DeadlockError(f"no thread is running after {self.time():g} virtual seconds, and none sleeps")
 
 
-def _threads() -> dict[str, str] | None:
+def _threads() -> dict[str, bytes] | None:
     """Returns scheduler statistics of all other threads; None if one runs, waits for CPU or disk, or has just ended."""
     found, own = {}, str(threading.get_native_id())
     for name in os.listdir(_THREADS):
         if name == own:
             continue
         try:
-            state = (_THREADS / name / "stat").read_text().rpartition(")")[2].split()[0]
-            if state != "S":
+            if _read(f"{_THREADS}/{name}/stat").rpartition(b")")[2].split()[0] != b"S":
                 return None
-            found[name] = (_THREADS / name / "schedstat").read_text()
+            found[name] = _read(f"{_THREADS}/{name}/schedstat")
         except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
             return None
     return found
+
+
+def _read(path: str) -> bytes:
+    number = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(number, 1024)
+    finally:
+        os.close(number)
 
 
 class _Loop(asyncio.SelectorEventLoop):

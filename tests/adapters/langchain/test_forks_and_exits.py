@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 import textwrap
 
 import pytest
+
+import programs
 
 # The process.
 
@@ -32,9 +33,7 @@ Q = {"question": "q"}
 
 
 def run_python(text: str, timeout: float = 60.0) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-c", APP + textwrap.dedent(text)], capture_output=True, text=True, timeout=timeout
-    )
+    done = programs.run("-c", APP + textwrap.dedent(text), timeout=timeout, whole_exit=True)
     return done.returncode, done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +18,7 @@ from langchain_core.runnables import RunnableLambda
 from pipelines import ENTRIES
 
 import fineflow
+import programs
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same
 
@@ -123,7 +123,8 @@ def test_warns_where_stock_warns() -> None:
     told = []
     for optimized in (False, True):
         code = _WARNING.format(path=sys.path, optimized=optimized)
-        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+        ran = programs.run("-c", code)
+        assert ran.returncode == 0, ran.stderr
         told.append(ran.stdout)
     assert told[0] == told[1]
     assert "LangChainDeprecationWarning" in told[0]

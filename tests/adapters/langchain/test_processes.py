@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+import programs
 
 PROGRAM = """
 import asyncio, multiprocessing, os, sys, threading, warnings
@@ -35,7 +35,7 @@ def run_python(path: Path, text: str, timeout: float = 120.0) -> tuple[int, str,
     """Runs a program of a file of its own, as ``spawn`` wants it: exit status, output, errors."""
     program = path / "program.py"
     program.write_text(PROGRAM + textwrap.dedent(text), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, timeout=timeout, check=False)
+    done = programs.run(program, timeout=timeout, whole_exit=True)
     return done.returncode, done.stdout.strip(), done.stderr
 
 

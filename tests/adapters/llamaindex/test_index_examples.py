@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import programs
 
 pytest.importorskip("llama_index.core")
 
@@ -25,10 +24,7 @@ pytestmark = pytest.mark.engine
     ids=lambda path: path.stem,
 )
 def test_example(path: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(
-        [sys.executable, str(path)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
-    )
+    done = programs.run(path, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "FineflowWarning" not in done.stderr
     assert "never awaited" not in done.stderr

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+import programs
 
 pytest.importorskip("llama_index.core")
 
@@ -110,9 +110,7 @@ print("nothing left")
 def test_the_same_on_other_loops(kind: str, needs: str) -> None:
     pytest.importorskip(needs)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
-    run = subprocess.run(  # the patch is one of the whole process
-        [sys.executable, "-c", SCRIPT, kind], env=environment, capture_output=True, text=True, timeout=120
-    )
+    run = programs.run("-c", SCRIPT, kind, env=environment)  # the patch is one of the whole process
     assert run.returncode == 0, run.stderr
     *lines, last = run.stdout.splitlines()
     assert last == "nothing left"
