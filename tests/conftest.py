@@ -59,9 +59,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup() -> None:
     # Libraries live to the end. Once frozen, they are left out where tests collect garbage or count objects, which
-    # would take half a second each time. Some are imported when tests are collected, others by a test.
+    # would take half a second each time. Some are imported when tests are collected, others by a test; tests of
+    # benchmarks leave data that live as long.
     global _imported
-    if len(sys.modules) > _imported + 100:
+    if len(sys.modules) > _imported + 100 or len(gc.get_objects(generation=2)) > 100_000:
         _imported = len(sys.modules)
         gc.collect()
         gc.freeze()

@@ -66,15 +66,15 @@ def same(
 ) -> None:
     """Stock and optimized, each with an input of its own, as the steps of a pipeline may change it."""
     found = []
-    for eager in (False, True):
-        for entry in entries:
-            seen = []
-            for optimized in (False, True):
-                made, log = made if isinstance(made := make(), tuple) else (made, ())
-                runnable = optimize(made, strict=True, eager=eager, **options) if optimized else made
-                given = copy.deepcopy(input)
-                seen.append(
-                    observe(runnable, entry, [given] if "batch" in entry else given, config, log=log, handler=handler)
-                )
-            found += [f"{entry}, eager={eager}: {text}" for text in differences(*seen)]
+    for entry in entries:
+
+        def observed(entry: str = entry, **optimized: bool) -> Any:
+            made, log = made if isinstance(made := make(), tuple) else (made, ())
+            runnable = optimize(made, strict=True, **optimized, **options) if optimized else made
+            given = copy.deepcopy(input)
+            return observe(runnable, entry, [given] if "batch" in entry else given, config, log=log, handler=handler)
+
+        stock = observed()
+        for eager in (False, True):
+            found += [f"{entry}, eager={eager}: {text}" for text in differences(stock, observed(eager=eager))]
     assert not found, "\n\n".join(found)

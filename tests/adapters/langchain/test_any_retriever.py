@@ -44,13 +44,15 @@ class Wiki:
 
 @fineflow.external
 class Own(BaseRetriever):
-    """A user's retriever that asks a server."""
+    """A user's retriever that asks a server, which takes so many seconds."""
+
+    seconds: float = 0.0
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
         return [Document(text) for text in TEXTS if text.split()[-1] in query]
 
     async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
-        await asyncio.sleep(1)
+        await asyncio.sleep(self.seconds)
         return [Document(text) for text in TEXTS if text.split()[-1] in query]
 
 
@@ -120,7 +122,7 @@ def test_what_is_around_it_is_recognised(place: str, kind: str) -> None:
 
 def test_searches_run_concurrently() -> None:
     """The lists of an ensemble, and the searches of the queries that a model writes."""
-    several = EnsembleRetriever(retrievers=[Own(), Own(), Own()], weights=[1, 1, 1])
+    several = EnsembleRetriever(retrievers=[Own(seconds=1), Own(seconds=1), Own(seconds=1)], weights=[1, 1, 1])
     searching = ask("{q}") | FakeChat(default=QUESTION, prefill=2.0) | StrOutputParser()
     independent = RunnablePassthrough.assign(a=searching) | RunnablePassthrough.assign(
         docs=RunnableLambda(lambda x: x["q"]) | several

@@ -226,6 +226,7 @@ def test_a_write_whose_vectors_are_made_ahead_has_a_place() -> None:
     assert seen == [1] * CALLS
 
 
+@in_virtual_time
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
 def test_writes_of_a_store_are_calls_of_it(entry: str) -> None:
     work = Work()
@@ -241,7 +242,8 @@ def test_writes_of_a_store_are_calls_of_it(entry: str) -> None:
     )
     limit(found, at_once=1)
     optimized = fineflow.optimize(chain)
-    concurrently([lambda i=i: run(optimized, entry, f"alpha {i}") for i in range(CALLS)])  # type: ignore[misc]
+    calls = [lambda i=i: run(optimized, entry, f"alpha {i}") for i in range(CALLS)]  # type: ignore[misc]
+    virtual_threads.run(lambda: concurrently(calls))
     assert work.calls == CALLS and work.most == 1
     assert sorted(found.store) == [f"alpha {i}" for i in range(CALLS)]
 
