@@ -20,7 +20,9 @@ import fineflow
 from benchmarks.report import arguments, finish, hardware, table
 from fineflow.demo.app import build
 from fineflow.passes import PASSES, Pass
+from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeReranker, FakeVectorStore, tokens_of
+from fineflow.testing.virtual import Ran
 
 QUESTION = "Which bridge crosses the river in the old harbour?"
 LINES = (
@@ -38,6 +40,7 @@ PASSAGES = [
     for place in ("the old harbour", "the harbour town", "the northern bay")
 ]
 TOP_K = 4
+Clock = Callable[[Callable[[], Any]], Ran[Any]]
 EXPECTED = {"critical path": 1.10, "stock ainvoke": 0.70, "stock invoke": 0.65}
 
 
@@ -114,16 +117,22 @@ class App:
         return {doc.page_content for doc in self.store._nearest(self.store.embedding.vector(query), TOP_K)}
 
 
-def measure(calls: dict[str, Callable[[], Any]], runs: int) -> dict[str, list[float]]:
+def real(call: Callable[[], Any]) -> Ran[Any]:
+    """Returns what a call returns, and the seconds that it took."""
+    start = time.perf_counter()
+    return Ran(call(), time.perf_counter() - start)
+
+
+def measure(calls: dict[str, Callable[[], Any]], runs: int, clock: Clock) -> dict[str, list[float]]:
     """Returns the seconds of each call in each run, in turns, after one warm-up run. All calls must return the same."""
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     answers = []
     for run in range(runs + 1):
         for name, call in calls.items():
-            start = time.perf_counter()
-            answers.append(call())
+            answer, took = clock(call)
+            answers.append(answer)
             if run:
-                seconds[name].append(time.perf_counter() - start)
+                seconds[name].append(took)
     assert all(answer == answers[0] for answer in answers), "an optimized call gave another answer than stock"
     return seconds
 
@@ -140,7 +149,7 @@ def optimized(app: App, passes: Sequence[Pass] = PASSES) -> Any:
     return fineflow.optimize(app.chain, passes=passes, strict=True)
 
 
-def against_stock(app: App, runs: int) -> tuple[dict[str, Any], dict[str, bool]]:
+def against_stock(app: App, runs: int, clock: Clock) -> tuple[dict[str, Any], dict[str, bool]]:
     """Prints the comparison; returns its figures and the checks."""
     mine = optimized(app)
     calls = {
@@ -149,7 +158,7 @@ def against_stock(app: App, runs: int) -> tuple[dict[str, Any], dict[str, bool]]
         "optimized invoke": sync(mine),
         "optimized ainvoke": on_loop(mine),
     }
-    found = measure(calls, runs)
+    found = measure(calls, runs, clock)
     path, parts = app.critical_path()
     print(
         table(
@@ -171,14 +180,14 @@ def against_stock(app: App, runs: int) -> tuple[dict[str, Any], dict[str, bool]]
     return {"median_s": middle, "best_s": best, "critical_path_s": dict(parts)}, checks
 
 
-def ablation(app: App, runs: int) -> dict[str, Any]:
+def ablation(app: App, runs: int, clock: Clock) -> dict[str, Any]:
     """Prints and returns the median seconds of optimized calls with each pass off in turn."""
     subsets: dict[str, tuple[Pass, ...]] = {"all passes": PASSES}
     subsets |= {f"without {off.__name__}": tuple(p for p in PASSES if p is not off) for off in PASSES}
     subsets["no pass"] = ()
     chains = {name: optimized(app, passes) for name, passes in subsets.items()}
     calls = {f"{name}, {entry}": how(c) for name, c in chains.items() for entry, how in KINDS.items()}
-    middle = {name: statistics.median(times) for name, times in measure(calls, runs).items()}
+    middle = {name: statistics.median(times) for name, times in measure(calls, runs, clock).items()}
     rows = [("median seconds", *KINDS, "x all passes")]
     for name in subsets:
         pair = [middle[f"{name}, {entry}"] for entry in KINDS]
@@ -198,6 +207,7 @@ KINDS: dict[str, Callable[[Any], Callable[[], Any]]] = {"invoke": sync, "ainvoke
 def main(argv: list[str] | None = None) -> int:
     parser = arguments(__doc__ or "", runs=5)
     parser.add_argument("--ablation", action="store_true", help="each pass off in turn, instead of against stock")
+    parser.add_argument("--virtual", action="store_true", help="latencies alone: virtual time, in which nothing sleeps")
     parser.add_argument("--scale", type=float, default=1.0, help="multiplies all latencies (1.0)")
     given = parser.parse_args(argv)
     if given.scale <= 0:
@@ -205,11 +215,12 @@ def main(argv: list[str] | None = None) -> int:
     plain = Latencies()
     names = ("prefill", "token", "embed", "search", "document", "rerank")
     app = App(Latencies(**{name: given.scale * getattr(plain, name) for name in names}))
-    print(f"Document assistant, latencies emulated by sleeping (scale {given.scale:g}), runs: {given.runs}.")
+    how, clock = ("in virtual time", virtual_threads.run) if given.virtual else ("by sleeping", real)
+    print(f"Document assistant, latencies emulated {how} (scale {given.scale:g}), runs: {given.runs}.")
     print(hardware(), end="\n\n")
     if given.ablation:
-        return finish({"ablation_s": ablation(app, given.runs)}, {}, given.json)
-    figures, checks = against_stock(app, given.runs)
+        return finish({"ablation_s": ablation(app, given.runs, clock)}, {}, given.json)
+    figures, checks = against_stock(app, given.runs, clock)
     return finish(figures, checks, given.json)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -31,21 +30,18 @@ HEAVY = (
     "transformers",
     "vllm",
 )
-LIMIT = 0.2  # seconds
-RUNS = 20  # at most: what other processes take of the machine is not fineflow's
+OURS, ALL = 90, 240  # modules at most; 78 and 213 on Python 3.11
 
 PROBE = """
-import json, sys, time
+import json, sys
 before = set(sys.modules)
-start = time.perf_counter()
 import fineflow, fineflow.engines, fineflow.langchain, fineflow.llamaindex
-seconds = time.perf_counter() - start
-print(json.dumps({"seconds": seconds, "modules": sorted(set(sys.modules) - before)}))
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-def _probe(bytecode: Path) -> dict[str, object]:
-    """Imports fineflow in a new interpreter: the seconds that took, and the modules it loaded.
+def _probe(bytecode: Path) -> list[str]:
+    """Imports fineflow in a new interpreter: the modules that it loaded.
 
     bytecode: folder of the compiled modules. An installed package is compiled, whatever the environment says here.
     """
@@ -58,21 +54,18 @@ def _probe(bytecode: Path) -> dict[str, object]:
         check=True,
         env={**os.environ, "PYTHONPATH": source, "PYTHONPYCACHEPREFIX": str(bytecode), "PYTHONDONTWRITEBYTECODE": ""},
     )
-    return dict(json.loads(done.stdout))
+    return list(json.loads(done.stdout))
 
 
 def test_import_loads_no_optional_library(tmp_path: Path) -> None:
-    modules = _probe(tmp_path)["modules"]
-    assert isinstance(modules, list)
+    modules = _probe(tmp_path)
     assert "fineflow" in modules
     loaded = {name.partition(".")[0] for name in modules}
     assert not loaded & set(HEAVY)
 
 
-def test_import_is_quick(tmp_path: Path) -> None:
-    best = math.inf
-    for _ in range(RUNS):
-        best = min(best, float(str(_probe(tmp_path)["seconds"])))
-        if best < LIMIT:
-            break
-    assert best < LIMIT, f"import fineflow took {best:.3f} s at best of {RUNS}; the limit is {LIMIT} s"
+def test_import_loads_little(tmp_path: Path) -> None:
+    """What it takes in seconds is in ``python -m benchmarks micro starting``."""
+    modules = _probe(tmp_path)
+    ours = [name for name in modules if name.startswith("fineflow")]
+    assert len(ours) <= OURS and len(modules) <= ALL, (len(ours), len(modules))

@@ -8,7 +8,6 @@ import functools
 import gc
 import json
 import sys
-import time
 import types
 import weakref
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from analysed_functions import CACHE, LOUD, LOUD_TEXT, format_docs, remember, shorten, twice
+from benchmarks.micro.measure import calls_of_fineflow
 
 from fineflow.adapters.analysis import analyse, is_plain
 from fineflow.declare import effects, pure
@@ -244,13 +244,6 @@ def test_small_functions_are_decided_fast() -> None:
     from fineflow.adapters.analysis.verdict import _fresh
 
     func = lambda x: x["question"]
-    best = min(_timed(lambda: _fresh(func)) for _ in range(200))
-    assert best < 0.002, f"{best * 1e6:.0f} microseconds"  # ten times what it takes on a slow, busy machine
-    again = min(_timed(lambda: analyse(func)) for _ in range(200))
-    assert again < best
-
-
-def _timed(work: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+    first = calls_of_fineflow(lambda: _fresh(func))
+    assert first < 100
+    assert calls_of_fineflow(lambda: analyse(func)) < 0.5 * first

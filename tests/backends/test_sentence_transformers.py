@@ -6,7 +6,6 @@ import asyncio
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,9 +183,7 @@ def test_the_maximum_efficient_batch_is_measured_and_kept(cross_encoder: Callabl
         (SentenceTransformerEngine(bundled_minilm(), device="cpu", name="measured", max_batch="auto"), Op.EMBED),
         (CrossEncoderEngine(cross_encoder(), device="cpu", name="measured", max_batch="auto"), Op.RERANK),
     ):
-        start = time.perf_counter()
         engine.load()
-        assert time.perf_counter() - start < 60
         known = costs.efficient_batch("measured", op)
         assert known is not None and engine.max_batch == known >= 1
     assert '"measured"' in costs.to_json()

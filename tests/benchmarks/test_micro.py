@@ -163,7 +163,7 @@ def test_the_graph_of_many_queries() -> None:
 
 def test_queries_at_once_share_batches() -> None:
     found = {each.name: each.ratio for each in batching.measured(1, 16).figures}
-    assert found["batches of 16 queries at once"] <= 0.5 and found["time of 16 queries at once"] < 1
+    assert found["batches of 16 queries at once"] <= 0.5
 
 
 @pytest.mark.slow

@@ -123,36 +123,38 @@ def test_an_exit_function_may_wait_for_the_thread() -> None:
 
 def test_exit_functions_themselves_are_not_held() -> None:
     program = """
+    from fineflow.runtime.loop import interpreter_exit
+    interpreter_exit._HOLD_SECONDS = 1000
     async def work(): raise ValueError
     @atexit.register
     def before_fineflow():
-        start = time.monotonic()
         try:
             run_sync(work)
         except ValueError:
-            print(time.monotonic() - start < 5)
+            print("raised")
     """
-    assert run_python(program) == (0, "True\nexited\n", "")
+    assert run_python(program) == (0, "raised\nexited\n", "")
 
 
 def test_daemon_threads_go_on_as_long_as_others_do() -> None:
     """After the end of the main thread a process lives on in its other threads, and so do failures of calls."""
     program = """
+    from fineflow.runtime.loop import interpreter_exit
+    interpreter_exit._HOLD_SECONDS = 1000
     async def work(): raise ValueError
     def wait():
         threading.main_thread().join()
-        start = time.monotonic()
         try:
             run_sync(work)
         except ValueError:
-            print(time.monotonic() - start < 5)
+            print("raised")
     def stay():
         thread.join()
     thread = threading.Thread(target=wait, daemon=True)
     thread.start()
     threading.Thread(target=stay).start()
     """
-    assert run_python(program) == (0, "True\nexited\n", "")
+    assert run_python(program) == (0, "raised\nexited\n", "")
 
 
 def test_a_deadline_at_exit_needs_no_loop() -> None:

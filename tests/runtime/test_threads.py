@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 import weakref
 
 import pytest
@@ -189,7 +188,6 @@ def test_a_forked_child_has_threads_of_its_own() -> None:
 
 
 def test_a_blocked_thread_does_not_hold_up_the_end_of_the_process() -> None:
-    start = time.monotonic()
     done = run_python(
         """
         import asyncio, threading
@@ -205,8 +203,7 @@ def test_a_blocked_thread_does_not_hold_up_the_end_of_the_process() -> None:
         asyncio.run(main())
         """
     )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - start < 60
+    assert (done.returncode, done.stderr) == (0, "")  # or TimeoutExpired after 60 s
 
 
 async def test_what_must_not_be_left_at_work_is_waited_for() -> None:

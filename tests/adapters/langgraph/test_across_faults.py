@@ -207,7 +207,5 @@ def test_a_slow_start_of_stock_finds_the_call_done() -> None:
 
     nodes = {"kind": do_kind, "policy": parts.node("policy", 0.4, "question")}
     graph = optimized(graph_of(nodes, (START, "kind"), ("kind", "policy")).compile())
-    began = time.perf_counter()
     assert set(ran(graph, parts)) == {"question", "log", "kind", "policy"}
-    assert time.perf_counter() - began < 5
     assert [len(asked) for asked in parts.asked.values()] == [1, 1]
