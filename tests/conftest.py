@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fineflow.api
+from delays import Delays
 from fineflow.adapters.core import durations
 from fineflow.adapters.inner_calls import walk_costs
 from fineflow.adapters.inner_calls.finder import CallFinder
@@ -38,9 +39,12 @@ _imported = 0  # modules, when they were last frozen
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep", action="store_true", help="run every combination of the parameters of sweeps")
+    parser.addoption("--delays", type=int, metavar="SEED", help="threads and wake-ups are late at random")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.option.delays is not None:
+        config.pluginmanager.register(Delays(config.option.delays))
     # Before torch is imported: the workers divide the cores among them, also for the processes that tests start.
     if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
         threads = max(1, (os.cpu_count() or 1) // workers)
