@@ -3,6 +3,8 @@
 # make test-all    with the slow ones, and every combination of parameters that make test covers once each (CI runs this)
 # make test-vllm   sets up .venv-vllm, an environment of its own with vLLM for CPUs, and runs its tests
 # make bench-vllm  the same for the benchmarks of vLLM
+# make test-delayed    the tests of make test, with threads and wake-ups that are late at random (SEED)
+# make baselines       records the outcomes of LangChain's and LangGraph's own tests without fineflow, after an upgrade
 # make fuzz    the same for random chains only: EXAMPLES of them (5000), other ones each time, stock against fineflow
 # make soak    mixed load for SECONDS (120), with random cancellations and faults: nothing may grow or be left
 # make pictures    draws what the documentation shows besides the figures of make bench; screenshots need chromium on the path
@@ -32,6 +34,7 @@ ENGINE ?= transformers
 FRAMEWORK ?= langchain
 ARGS   ?=
 EXAMPLES ?= 5000
+SEED   ?= $(shell date +%s)
 SECONDS ?= 120
 NOTEBOOK ?= langchain
 WORKERS ?= logical
@@ -52,7 +55,7 @@ PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfil
 # Tests start many interpreters: without bytecode each would compile the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all fuzz soak
+.PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all test-delayed baselines fuzz soak
 .PHONY: lint format types docs pictures bench micro bench-scripts bench-real bench-real-vllm notebooks notebook clean
 .DEFAULT_GOAL := help
 
@@ -102,6 +105,12 @@ test: $(READY)
 
 test-all: $(READY)
 	@$(PYTEST) --sweep $(ARGS)
+
+test-delayed: $(READY)
+	@$(PYTEST) --delays $(SEED) $(ARGS)
+
+baselines: $(READY)
+	@$(BIN)/python tests/upstream/baselines.py
 
 test-vllm: $(VLLM_READY)
 	@$(VLLM)/python -m pytest -o faulthandler_timeout=900 tests/vllm $(ARGS)

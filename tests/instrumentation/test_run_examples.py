@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from example_scripts import NOTHING_TO_GAIN, SCRIPTS, ran, said
+
+from example_scripts import NOTHING_TO_GAIN, SCRIPTS, by_python, ran, said
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_same_output_as_python(script: Path, tmp_path: Path) -> None:
-    stock, routed = ran(script, tmp_path), ran(script, tmp_path, "-m", "fineflow", "run")
+def test_same_output_as_python(script: Path, tmp_path: Path, of_all_workers: Path) -> None:
+    stock, routed = by_python(script, of_all_workers), ran(script, tmp_path, "-m", "fineflow", "run")
     assert (stock.returncode, routed.returncode) == (0, 0), routed.stderr
     assert said(routed.stdout) == said(stock.stdout) != []
     on = "; no call was routed." if script.stem == "semantic_functions" else ": "  # that one calls no framework

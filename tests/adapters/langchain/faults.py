@@ -34,12 +34,10 @@ ASYNC = ("ainvoke", "astream", "abatch", "astream_events")
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick_collections() -> Iterator[None]:
+def quick_collections() -> None:
     """What was there before these tests is not looked through for garbage each time."""
     gc.collect()
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 class Boom(Exception):

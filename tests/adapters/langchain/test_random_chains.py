@@ -45,7 +45,6 @@ def collecting_between_calls() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 def run(chain: Chain, entry: str, **options: Any) -> tuple[Observation, World]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import programs
+from example_scripts import by_python
 
 pytest.importorskip("llama_index.core")
 
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.engine
     [pytest.param(path, marks=() if path.stem == FIRST else pytest.mark.slow) for path in EXAMPLES],
     ids=lambda path: path.stem,
 )
-def test_example(path: Path, tmp_path: Path) -> None:
-    done = programs.run(path, cwd=tmp_path)
+def test_example(path: Path, of_all_workers: Path) -> None:
+    done = by_python(path, of_all_workers)
     assert done.returncode == 0, done.stderr
     assert "FineflowWarning" not in done.stderr
     assert "never awaited" not in done.stderr
     assert "equal: True" in done.stdout
     assert "equal: False" not in done.stdout
     assert re.search(r"stock \d+ ms, fineflow \d+ ms", done.stdout)
-    assert not list(tmp_path.iterdir())
+    assert not done.left
 
 
 def test_every_example_is_in_the_list() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
+import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import programs
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(path for path in (ROOT / "examples").rglob("*.py") if "__main__" in path.read_text(encoding="utf-8"))
 # Of examples/langchain, as `python -m benchmarks.public.community_apps` measures them in virtual time.
 NOTHING_TO_GAIN = frozenset(
@@ -18,6 +22,33 @@ NOTHING_TO_GAIN = frozenset(
         *("router", "self_query", "step_back", "summary_refine"),
     }
 )
+
+
+@dataclass(frozen=True)
+class Ran:
+    """left: files that the program has left in the empty folder in which it ran."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    left: list[str]
+
+
+def by_python(script: Path, kept: Path) -> Ran:
+    """What a script does when ``python`` runs it. It runs once for all tests of all workers: ``kept`` is their folder.
+
+    Raises subprocess.TimeoutExpired.
+    """
+    kept = kept / "examples"
+    kept.mkdir(exist_ok=True)
+    found = kept / f"{script.parent.name}-{script.stem}.json"
+    with found.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            done = programs.run(script, cwd=Path(folder))
+            left = [path.name for path in Path(folder).iterdir()]
+            found.write_text(json.dumps([done.returncode, done.stdout, done.stderr, left]), encoding="utf-8")
+        return Ran(*json.loads(found.read_text(encoding="utf-8")))
 
 
 def ran(script: Path, folder: Path, *before: str, **env: str) -> CompletedProcess[str]:
