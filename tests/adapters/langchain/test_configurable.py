@@ -114,12 +114,12 @@ def test_prompts_and_retrievers_too() -> None:
     config = {"configurable": {"prompt": "other"}}
     assert seconds_of(lambda: pipeline(chat("x", 1), seconds=1, prompt=prompt), config) == (3, 2)
 
-    def searching() -> Any:
-        found = store(1).as_retriever().configurable_fields(search_kwargs=KWARGS)
-        answered = RunnablePassthrough.assign(x=ask("{question}") | chat("x", 1) | StrOutputParser())
+    def searching(seconds: float = 0.0) -> Any:
+        found = store(seconds).as_retriever().configurable_fields(search_kwargs=KWARGS)
+        answered = RunnablePassthrough.assign(x=ask("{question}") | chat("x", seconds) | StrOutputParser())
         return answered | RunnablePassthrough.assign(context=itemgetter("question") | found) | ask("{x} {context}")
 
-    assert seconds_of(searching, {"configurable": {"search_kwargs": {"k": 1}}}) == (2, 1)
+    assert seconds_of(lambda: searching(1), {"configurable": {"search_kwargs": {"k": 1}}}) == (2, 1)
     same(searching, config={"configurable": {"search_kwargs": {"k": 2}}})
 
 

@@ -134,6 +134,7 @@ def test_a_batch_shares_one_bound(steps: int) -> None:
     assert took == 8
 
 
+@needs_virtual_threads
 def test_a_batch_that_stock_runs_step_by_step() -> None:
     """Two functions with side effects: the first runs for all inputs before the second runs for any."""
     order: list[str] = []
@@ -157,7 +158,7 @@ def test_a_batch_that_stock_runs_step_by_step() -> None:
     assert order == ["first", "first", "second", "second"]
     for run in (lambda: fast.batch(inputs, configs), lambda: asyncio.run(fast.abatch(inputs, configs))):
         order.clear()
-        assert run() == expected
+        assert virtual_threads.run(run).value == expected
         assert order == ["first", "first", "second", "second"]
 
 

@@ -155,6 +155,7 @@ def test_a_cancelled_call_leaves_the_places_to_others() -> None:
     asyncio.run(main())
 
 
+@in_virtual_time
 def test_searches_that_are_made_together_hold_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Work()
     found = InMemoryVectorStore(FakeEmbeddings())
@@ -172,7 +173,8 @@ def test_searches_that_are_made_together_hold_one_place(monkeypatch: pytest.Monk
     chain: Any = RunnablePassthrough.assign(a=docs, b=docs)
     optimized: Any = fineflow.optimize(chain)
     questions = [f"text {i}" for i in range(CALLS)]
-    answers = concurrently([lambda q=q: optimized.invoke({"q": q}) for q in questions])  # type: ignore[misc]
+    calls = [lambda q=q: optimized.invoke({"q": q}) for q in questions]  # type: ignore[misc]
+    answers = virtual_threads.run(lambda: concurrently(calls)).value
     assert work.most == 1 and work.calls >= CALLS
     assert answers == [chain.invoke({"q": question}) for question in questions]
     assert places_of(found).running == 0
