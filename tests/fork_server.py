@@ -111,7 +111,9 @@ def end_at_once(status: list[int]) -> None:
 
 def without_our_frame(kind: type[BaseException], error: BaseException, frames: types.TracebackType | None) -> None:
     """Shows an exception of the program as an interpreter that runs it does."""
-    sys.__excepthook__(kind, error.with_traceback(frames and frames.tb_next), frames and frames.tb_next)
+    if frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    sys.__excepthook__(kind, error.with_traceback(frames), frames)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,9 @@ def canonical(value: Any, fields: Fields = _any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, str):
-        text = _RUN_ID.sub(r"\1<id>", value) if "-" in value else value
+        if type(value) is str and "-" not in value:
+            return value
+        text = _RUN_ID.sub(r"\1<id>", value)
         return text if type(value) is str else {"type": _name(value), "value": text}
     if (own := fields(value)) is not None:
         return {"type": _name(value), **{k: canonical(v, fields) for k, v in own.items()}}
