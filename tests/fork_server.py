@@ -126,7 +126,12 @@ if __name__ == "__main__":
         module, compiled = program(asked["arguments"])
         status = 1
         try:
-            exec(compiled, module.__dict__)
+            if asked["virtual"]:
+                from fineflow.testing import virtual_threads
+
+                virtual_threads.run(lambda: exec(compiled, module.__dict__))
+            else:
+                exec(compiled, module.__dict__)
             status = 0
         except SystemExit as ended:
             status = ended.code if isinstance(ended.code, int) else 0 if ended.code is None else 1

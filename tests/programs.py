@@ -67,19 +67,22 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float = 240.0,
     whole_exit: bool = False,
+    virtual: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Runs ``python ARGUMENTS...`` (a file, -m MODULE or -c CODE) as ``subprocess.run`` would, with its output as text.
 
     The frameworks are imported already: for what depends on when they are, use a process that is not forked. env: the
     whole environment, by default this process's. whole_exit: with all that an interpreter does when it exits, not only
-    up to the last of its ``atexit`` functions. subprocess.TimeoutExpired after ``timeout`` seconds.
+    up to the last of its ``atexit`` functions. virtual: in virtual time of threads, where sleeping takes no time;
+    the program does not run in the main thread then. subprocess.TimeoutExpired after ``timeout`` seconds.
     """
     if not _servers:
         _servers.append(_Server())
     words = [str(argument) for argument in arguments]
     environment = {**(os.environ if env is None else env), **FIXED}
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
-        request = {"arguments": words, "cwd": str(cwd or Path.cwd()), "env": environment, "whole_exit": whole_exit}
+        request = {"arguments": words, "cwd": str(cwd or Path.cwd()), "env": environment}
+        request |= {"whole_exit": whole_exit, "virtual": virtual}
         try:
             code = _servers[0].run({**request, "stdout": out.name, "stderr": err.name}, timeout)
         except TimeoutError:
