@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from example_scripts import SCRIPTS, last, ran, said
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine]
