@@ -30,13 +30,13 @@ SEVERAL = ("decomposition_individual", "corrective_rag", "self_rag", "draft_and_
 OTHERS = ("summary_map_reduce", "llm_reranking", "article_analysis", "guarded_router", "contextual_retrieval")
 
 
-def answering() -> Any:
-    return ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=1.0) | StrOutputParser()
+def answering(seconds: float = 1.0) -> Any:
+    return ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=seconds) | StrOutputParser()
 
 
-def graded(calls: list[str] | None = None) -> Any:
+def graded(calls: list[str] | None = None, seconds: float = 1.0) -> Any:
     """A function that asks about each document, in a loop."""
-    chain = answering()
+    chain = answering(seconds)
 
     def grade(texts: list[str]) -> list[str]:
         if calls is not None:
@@ -119,7 +119,7 @@ def test_says_what_is_in_the_way_and_what_its_declaration_gains() -> None:
 def test_other_handlers_see_the_same_with_it_and_without() -> None:
     def events(*more: Any) -> Any:
         recording = RecordingHandler()
-        value = graded().invoke(["a", "b"], {"callbacks": [recording, *more]})
+        value = graded(seconds=0).invoke(["a", "b"], {"callbacks": [recording, *more]})
         return value, [(event.name, event.data) for event in recording.events]
 
     assert events(FineflowCallbackHandler()) == events()
@@ -127,8 +127,8 @@ def test_other_handlers_see_the_same_with_it_and_without() -> None:
 
 def test_the_function_runs_once_and_the_context_is_as_before() -> None:
     calls: list[str] = []
-    app, handler = graded(calls), FineflowCallbackHandler()
-    assert app.invoke(["a"], {"callbacks": [handler]}) == graded().invoke(["a"])
+    app, handler = graded(calls, seconds=0), FineflowCallbackHandler()
+    assert app.invoke(["a"], {"callbacks": [handler]}) == graded(seconds=0).invoke(["a"])
     assert calls == ["graded"]
     assert (active.get(), watching.get(), inside.get()) == (None, None, None)
     app.batch([["a"], ["b"]], {"callbacks": [handler]})
@@ -141,7 +141,7 @@ def test_the_function_runs_once_and_the_context_is_as_before() -> None:
 
 
 async def test_async_calls_and_the_async_handler() -> None:
-    chain = answering_quick()
+    chain = answering(seconds=0)
 
     async def ask(texts: list[str]) -> list[str]:
         return [await chain.ainvoke({"question": text}) for text in texts]
@@ -154,16 +154,12 @@ async def test_async_calls_and_the_async_handler() -> None:
         assert [each.calls for each in handler.report().apps] == [1]
 
 
-def answering_quick() -> Any:
-    return ChatPromptTemplate.from_template("{question}") | FakeChat() | StrOutputParser()
-
-
 def test_errors_are_the_users_and_are_counted() -> None:
     def fails(value: str) -> str:
         raise ValueError("x")
 
     handler = FineflowCallbackHandler()
-    app = answering_quick() | RunnableLambda(fails)
+    app = answering(seconds=0) | RunnableLambda(fails)
     with pytest.raises(ValueError, match="x"):
         app.invoke({"question": "x"}, {"callbacks": [handler]})
     [report] = handler.report().apps
@@ -177,13 +173,13 @@ def test_a_fault_of_the_prediction_does_not_reach_the_call(monkeypatch: pytest.M
 
     monkeypatch.setattr(DryCalls, "_predicted", broken)
     with pytest.warns(match="RuntimeError: broken"):
-        found = graded().invoke(["a", "b"], {"callbacks": [FineflowCallbackHandler()]})
-    assert found == graded().invoke(["a", "b"])
+        found = graded(seconds=0).invoke(["a", "b"], {"callbacks": [FineflowCallbackHandler()]})
+    assert found == graded(seconds=0).invoke(["a", "b"])
 
 
 def test_keeps_no_objects_and_a_bounded_number_of_calls() -> None:
     handler = FineflowCallbackHandler()
-    app = answering_quick()
+    app = answering(seconds=0)
     for _ in range(KEPT + 20):
         app.invoke({"question": "x"}, {"callbacks": [handler]})
     [kept] = handler._apps.values()
@@ -199,7 +195,7 @@ def test_keeps_no_objects_and_a_bounded_number_of_calls() -> None:
 
 
 def test_serves_threads() -> None:
-    handler, app = FineflowCallbackHandler(), graded()
+    handler, app = FineflowCallbackHandler(), graded(seconds=0)
 
     def calls() -> None:
         for _ in range(10):
@@ -214,7 +210,7 @@ def test_serves_threads() -> None:
 
 
 def test_concurrent_calls_on_one_loop() -> None:
-    handler, chain = FineflowCallbackHandler(), answering_quick()
+    handler, chain = FineflowCallbackHandler(), answering(seconds=0)
 
     async def run() -> None:
         await asyncio.gather(*(chain.ainvoke({"question": "x"}, {"callbacks": [handler]}) for _ in range(50)))
