@@ -1,4 +1,4 @@
-"""Common setup: distribution over workers, sweeps on request, every planned graph verified, costs forgotten."""
+"""Common setup: distribution over workers, what runs only on request, every planned graph verified, costs forgotten."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import fineflow.api
+import fuzzing
 from delays import Delays
 from fineflow.adapters.core import durations
 from fineflow.adapters.inner_calls import walk_costs
@@ -38,11 +39,12 @@ _imported = 0  # modules, when they were last frozen
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--sweep", action="store_true", help="run every combination of the parameters of sweeps")
+    parser.addoption("--sweep", action="store_true", help="run the slow tests and every combination of parameters, too")
     parser.addoption("--delays", type=int, metavar="SEED", help="threads and wake-ups are late at random")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    fuzzing.all_of_them = config.option.sweep
     if config.option.delays is not None:
         config.pluginmanager.register(Delays(config.option.delays))
     # Before torch is imported: the workers divide the cores among them, also for the processes that tests start.

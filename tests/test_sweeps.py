@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
@@ -10,9 +11,9 @@ from sweeps import redundant
 
 
 class Item:
-    def __init__(self, name: str, *, marker: str = "sweep", **params: Any) -> None:
+    def __init__(self, name: str, *, marker: str = "sweep", cases: Sequence[int] = (), **params: Any) -> None:
         self.nodeid = f"file::{name}[{'-'.join(map(str, params.values()))}]"
-        self.callspec = SimpleNamespace(params=params)
+        self.callspec = SimpleNamespace(params=params, indices=dict(zip(params, cases, strict=False)))
         self._marker = marker
 
     def get_closest_marker(self, name: str) -> object:
@@ -31,13 +32,19 @@ def test_each_value_runs_once() -> None:
     assert len(values) == 6
 
 
-def test_what_is_given_together_and_what_is_no_sweep_runs() -> None:
+def test_what_is_given_together_runs() -> None:
     assert kept([Item("test", a="x", b=1), Item("test", a="y", b=1), Item("other", a="x", b=1)]) == [
         ("x", 1),
         ("y", 1),
         ("x", 1),
     ]
-    assert len(kept([Item("test", marker="", a=a, b=b) for a, b in product("xy", "zw")])) == 4
+    rows = [("x", 1), ("x", 2), ("y", 1), ("y", 2)]
+    assert kept([Item("test", marker="", cases=(i, i), a=a, b=b) for i, (a, b) in enumerate(rows)]) == rows
+
+
+def test_of_cases_that_are_combined_each_runs_once() -> None:
+    items = [Item("test", marker="", cases=pair, a=pair[0], b=pair[1]) for pair in product(range(3), range(2))]
+    assert kept(items) == [(0, 0), (1, 1), (2, 0)]
 
 
 def test_slow_ones_are_left_out() -> None:
