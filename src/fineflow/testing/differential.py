@@ -36,6 +36,7 @@ from fineflow.verification.canonical import as_lines, canonical, chunk_types, co
 SYNC = ("invoke", "stream", "batch")
 ASYNC = ("ainvoke", "astream", "abatch", "astream_events")
 ALL = (*SYNC, *ASYNC)
+_MOMENT_SECONDS = 0.5  # in which cancelled tasks end
 
 # Set to "caller" around every observed call: user code of the pipeline under test can record its value.
 PROBE: ContextVar[str] = ContextVar("fineflow_probe", default="nobody")
@@ -219,6 +220,9 @@ async def _acall(runnable: Any, entry: str, input: Any, config: dict[str, Any], 
     for _ in range(5):  # cancelled tasks may take a few rounds of the loop to end
         await asyncio.sleep(0)
     left = asyncio.all_tasks() - before
+    if left:  # or a moment, if a thread calls their handlers
+        await asyncio.wait(left, timeout=_MOMENT_SECONDS)
+        left = asyncio.all_tasks() - before
     seen.leftover = sorted({getattr(task.get_coro(), "__qualname__", repr(task)) for task in left})
 
 
