@@ -219,10 +219,10 @@ async def _acall(runnable: Any, entry: str, input: Any, config: dict[str, Any], 
     seen.probe = PROBE.get()
     for _ in range(5):  # cancelled tasks may take a few rounds of the loop to end
         await asyncio.sleep(0)
+    # Or a moment, if a thread calls their handlers. What was not cancelled is not waited for: it would do more.
+    if cancelled := [task for task in asyncio.all_tasks() - before if task.cancelling()]:
+        await asyncio.wait(cancelled, timeout=_MOMENT_SECONDS)
     left = asyncio.all_tasks() - before
-    if left:  # or a moment, if a thread calls their handlers
-        await asyncio.wait(left, timeout=_MOMENT_SECONDS)
-        left = asyncio.all_tasks() - before
     seen.leftover = sorted({getattr(task.get_coro(), "__qualname__", repr(task)) for task in left})
 
 

@@ -14,7 +14,7 @@ _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _RUN_ID = re.compile(rf"\b(lc_run--|lc_|run-)({_UUID})")
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
-# Tuples, which ``isinstance`` goes through sooner than through a union; the quick one first.
+# ``isinstance`` is faster with a tuple than with a union, and with ``dict`` than with an abstract class.
 _PLAIN = (bool, int, float, bytes, type(None))
 _MAPPINGS = (dict, Mapping)
 _COLLECTIONS = (list, tuple, set, frozenset)
