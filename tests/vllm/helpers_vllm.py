@@ -105,11 +105,3 @@ def processes() -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             pass
     return found
-
-
-def until(condition: Callable[[], Any], seconds: float = 30) -> None:
-    """Waits for something that another process does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.02)

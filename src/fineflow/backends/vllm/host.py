@@ -11,6 +11,7 @@ import atexit
 import contextlib
 import tempfile
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ from fineflow.backends.vllm.startup import cause, open_engine, progress
 from fineflow.errors import BackendError, RequestError
 
 _EXIT_SECONDS = 30.0  # for vLLM's processes to release their resources; longer than they take on a busy machine
+# Workers end by themselves when their core has died; but one of them (vLLM 0.32.0) was still there after half a minute.
+_ORPHAN_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,7 @@ class Host:
         self.model = model
         self.gauges = Gauges()
         self.facts: Facts
+        self.workers: list[Any] = []  # processes of psutil, below vLLM's core
         self.llm: Any = None
         self._options = options
         self._loop: asyncio.AbstractEventLoop
@@ -101,6 +105,7 @@ class Host:
         try:
             self.llm = open_engine({"model": self.model, **self._options}, folder, self.gauges.logger)
             self.facts = self._facts()
+            self.workers = [worker for core in self._processes() for worker in _below(core.pid)]
         except BaseException as error:
             failure = BackendError(f"vLLM could not start with {self.model!r}: {cause(folder, error, {})}")
             failure.__cause__ = error
@@ -126,6 +131,7 @@ class Host:
         self.llm = None
         for process in processes:
             process.join(_EXIT_SECONDS)  # else it stays a zombie
+        _end(self.workers, within=_ORPHAN_SECONDS)
 
     async def _fail(self, error: BackendError) -> None:
         left = dict(self._tasks)
@@ -254,6 +260,36 @@ class _Task:
         self.cancelled = True
         if self.task is not None:
             self.task.cancel()
+
+
+def _below(pid: int) -> list[Any]:
+    import psutil
+
+    try:
+        return list(psutil.Process(pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _end(processes: list[Any], *, within: float) -> None:
+    """Blocks until the processes have ended; kills those that have not within so many seconds."""
+    import psutil
+
+    def running(process: Any) -> bool:
+        try:  # nobody may be there to reap it
+            return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return False
+
+    for killed in (False, True):
+        left = [process for process in processes if running(process)]
+        if killed:
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+        deadline = time.monotonic() + within
+        while any(map(running, left)) and time.monotonic() < deadline:
+            time.sleep(0.02)
 
 
 def _same(error: BackendError) -> BackendError:
