@@ -27,6 +27,7 @@ from fineflow.passes import PASSES, Pass, rewrite
 from fineflow.runtime.loop import deadline
 from fineflow.testing.leaks import Left, left
 from scheduling import FIRST, Scheduling
+from seconds import Seconds, recorded
 from sweeps import redundant
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
@@ -40,11 +41,14 @@ _imported = 0  # modules, when they were last frozen
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sweep", action="store_true", help="run the slow tests and every combination of parameters, too")
+    parser.addoption("--record-seconds", action="store_true", help="record which tests take long, after all have run")
     parser.addoption("--delays", type=int, metavar="SEED", help="threads and wake-ups are late at random")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     fuzzing.all_of_them = config.option.sweep
+    if config.option.record_seconds and not hasattr(config, "workerinput"):  # a worker reports to the main process
+        config.pluginmanager.register(Seconds())
     if config.option.delays is not None:
         config.pluginmanager.register(Delays(config.option.delays))
     # Before torch is imported: the workers divide the cores among them, also for the processes that tests start.
@@ -58,7 +62,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not item.nodeid.startswith(FIRST))
     if config.option.sweep:
         return
-    if left_out := redundant(items):
+    if left_out := redundant(items, recorded()):
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
@@ -74,6 +78,7 @@ def pytest_runtest_setup() -> None:
         gc.freeze()
 
 
+@pytest.hookimpl(optionalhook=True)  # xdist may be off
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
     if config.option.dist != "loadfile":
         return None

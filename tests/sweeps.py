@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Container, Hashable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 
-def redundant(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+def redundant(items: Sequence[pytest.Item], slow: Container[str]) -> set[pytest.Item]:
     """Returns the tests that ``make test`` leaves out.
 
-    Those marked ``slow``, and those without which each case of each ``parametrize`` still runs once. Of tests marked
-    ``sweep``, each value of each parameter does: their cases are combinations.
+    Those whose node id is in ``slow``, and those without which each case of each ``parametrize`` still runs once. Of
+    tests marked ``sweep``, each value of each parameter does: their cases are combinations.
     """
     tests: dict[str, list[Any]] = defaultdict(list)
     for item in items:
         if hasattr(item, "callspec"):
             tests[item.nodeid.partition("[")[0]].append(item)
-    slow = {item for item in items if item.get_closest_marker("slow")}
-    return slow.union(item for each in tests.values() for item in _redundant(each))
+    left_out = {item for item in items if item.nodeid in slow}
+    return left_out.union(item for each in tests.values() for item in _redundant(each))
 
 
 def _redundant(items: list[Any]) -> Iterator[Any]:

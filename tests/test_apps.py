@@ -23,7 +23,6 @@ ONE_AT_A_TIME = {"conversational_rag"}
 """Apps whose calls share a conversation: the inputs of a batch race for it, in stock too."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", apps.PATHS)
 def test_is_stock(name: str) -> None:
     module, services = apps.load(name), apps.load("services")

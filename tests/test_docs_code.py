@@ -132,7 +132,6 @@ COMMANDS = sorted(
 )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_run(command: str, tmp_path: Path) -> None:
     write_app(tmp_path)

@@ -40,7 +40,6 @@ def test_quickstart(of_all_workers: Path) -> None:
     assert figure(r"fineflow (\d+) ms", said) > 0
 
 
-@pytest.mark.slow
 def test_conversational_rag(of_all_workers: Path) -> None:
     said = run("conversational_rag", of_all_workers)
     assert "what comes before {context} is prefilled at once" in said
@@ -53,7 +52,6 @@ def test_conversational_rag(of_all_workers: Path) -> None:
     assert ready > 0.8 * figure(r"15 turns, fineflow .* of (\d+) prompt tokens", said)
 
 
-@pytest.mark.slow
 def test_bring_your_own(of_all_workers: Path) -> None:
     said = run("bring_your_own", of_all_workers)
     text = " ".join(said.split())
@@ -68,7 +66,6 @@ def test_bring_your_own(of_all_workers: Path) -> None:
     assert figure(r"fineflow ([\d.]+) s", said) > 0
 
 
-@pytest.mark.slow
 def test_custom_pass(of_all_workers: Path) -> None:
     said = run("custom_pass", of_all_workers)
     place = "context/multi_query/queries/llm.decode"
@@ -82,7 +79,6 @@ def test_custom_pass(of_all_workers: Path) -> None:
     assert [name for name in variants if name.startswith("without ")] == variants[3:] != []
 
 
-@pytest.mark.slow
 def test_streaming_and_callbacks(of_all_workers: Path) -> None:
     said = run("streaming_and_callbacks", of_all_workers)
     for look in ("chunks", "events", "callbacks", "run tree"):
@@ -102,7 +98,6 @@ def test_semantic_functions(of_all_workers: Path) -> None:
     assert "error: plan.files.json failed: ValueError: expected an object with 'folders' at $" in said
 
 
-@pytest.mark.slow
 def test_index_then_ask(of_all_workers: Path) -> None:
     said = run("index_then_ask", of_all_workers)
     assert "equal: True" in said
@@ -110,7 +105,6 @@ def test_index_then_ask(of_all_workers: Path) -> None:
     assert figure(r"fineflow (\d+) ms", said) > 0 and figure(r"stock (\d+) ms", said) >= 1460
 
 
-@pytest.mark.slow
 def test_adaptive_rag(of_all_workers: Path) -> None:
     said = run("adaptive_rag", of_all_workers)
     assert "profile   complexity low, joint reasoning no, pieces 1" in said

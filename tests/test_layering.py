@@ -204,6 +204,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "sentence_transformers": ("backends.sentence_transformers",),
     "tokenizers": ("backends.transformers",),
     "torch": ("backends.transformers", "backends.sentence_transformers"),
+    "psutil": ("backends.vllm",),  # comes with vllm
     "tqdm": ("backends.transformers", "backends.sentence_transformers", "backends.vllm", "demo"),
     "transformers": ("backends.transformers",),
     "vllm": ("backends.vllm",),

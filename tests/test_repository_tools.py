@@ -89,3 +89,10 @@ def test_an_sdist_without_a_committed_file_is_refused(tmp_path: Path, monkeypatc
         with tarfile.open(tmp_path / "a.tar.gz", "w:gz") as archive:
             archive.addfile(tarfile.TarInfo(f"fineflow-1/{name}"), io.BytesIO())
         assert check.look_at_sdist(tmp_path / "a.tar.gz") == wrong
+
+
+def test_constraints_move_by_name_and_keep_what_has_no_newer_version() -> None:
+    text = "# newest\nPyYAML==6.0\nlangchain_core==1.7.2\nlocal==1.0  # stays\n"
+    found, lines = tool("constraints").moved(text, {"pyyaml": "6.0", "langchain-core": "1.8.3"})
+    assert found == "# newest\nPyYAML==6.0\nlangchain_core==1.8.3\nlocal==1.0  # stays\n"
+    assert lines == ["langchain_core 1.7.2 -> 1.8.3"]

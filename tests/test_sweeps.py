@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Container, Sequence
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from seconds import LONG, Seconds
 from sweeps import redundant
 
 
@@ -20,8 +23,8 @@ class Item:
         return name if name == self._marker else None
 
 
-def kept(items: list[Any]) -> list[tuple[Any, ...]]:
-    left_out = redundant(items)
+def kept(items: list[Any], slow: Container[str] = ()) -> list[tuple[Any, ...]]:
+    left_out = redundant(items, slow)
     return [tuple(item.callspec.params.values()) for item in items if item not in left_out]
 
 
@@ -48,4 +51,13 @@ def test_of_cases_that_are_combined_each_runs_once() -> None:
 
 
 def test_slow_ones_are_left_out() -> None:
-    assert kept([Item("test", marker="slow", a=1), Item("other", marker="engine", a=2)]) == [(2,)]
+    items = [Item("test", a=1), Item("other", a=2)]
+    assert kept(items, {items[0].nodeid}) == [(2,)]
+
+
+def test_seconds_of_all_phases_are_recorded(tmp_path: Path) -> None:
+    seconds = Seconds(tmp_path / "seconds.json")
+    for name, duration in (("long", LONG), ("long", 0.2), ("short", LONG / 2)):
+        seconds.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=duration))
+    seconds.pytest_sessionfinish()
+    assert json.loads((tmp_path / "seconds.json").read_text()) == {"long": LONG + 0.2}

@@ -387,7 +387,6 @@ def test_each_fixed_configuration_has_a_short_name(name: str) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.slow
 def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
     """The order of quality is that of the model; bounds on time are the benchmark's to report."""
     file = tmp_path / "figures.json"

@@ -15,8 +15,6 @@ from fineflow.passes import PASSES
 
 pytest.importorskip("langchain_chroma")  # the demo's chain
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 
 

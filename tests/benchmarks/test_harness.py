@@ -27,14 +27,13 @@ from fineflow.testing import virtual, virtual_threads
 pytest.importorskip("langchain_text_splitters")
 
 ROUNDING = 1e-3  # tokens of prompts are counted to within a few
-QUICK = ("search_generation", "advanced_rag", "repository_naive", "colocated", "rag_fusion", "corrective_rag")
 
 
 def figures(name: str, scheme: str, load: str = ALONE, requests: int = 1, **more: Any) -> dict[str, Any]:
     return measure(Experiment(name, scheme, load, Device("emulated"), requests, (0,), **more))
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES if n not in QUICK)])
+@pytest.mark.parametrize("name", NAMES)
 def test_schemes_agree_and_none_beats_the_limit(name: str) -> None:
     found = {each: figures(name, each) for each in ("stock", "tuned", "fineflow")}
     assert len({each["answers"] for each in found.values()}) == 1
@@ -45,10 +44,7 @@ def test_schemes_agree_and_none_beats_the_limit(name: str) -> None:
     assert sum(spent.values()) == pytest.approx(found["fineflow"]["mean"], rel=0.02)
 
 
-FEW = ("example_corrective_rag", "example_summary_map_reduce")
-
-
-@pytest.mark.parametrize("name", [*FEW, *(pytest.param(n, marks=pytest.mark.slow) for n in EXAMPLES if n not in FEW)])
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_applications(name: str) -> None:
     stock, ours = figures(name, "stock-sync"), figures(name, "fineflow-sync")
     assert stock["answers"] == ours["answers"]

@@ -9,8 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import programs
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +22,6 @@ def run(tmp_path: Path, name: str, *flags: str) -> tuple[int, str, dict[str, Any
     return done.returncode, done.stdout, json.loads(kept.read_text())
 
 
-@pytest.mark.slow
 def test_a_short_soak(tmp_path: Path) -> None:
     flags = ("--seconds", "4", "--runs", "2", "--seed", "7", "--threads", "3", "--coroutines", "8")
     status, shown, _ = run(tmp_path, "soak", *flags)

@@ -166,7 +166,6 @@ def test_queries_at_once_share_batches() -> None:
     assert found["batches of 16 queries at once"] <= 0.5
 
 
-@pytest.mark.slow
 def test_many_queries_at_once_leave_nothing() -> None:
     """In a process of its own: what is left is counted all over it. What the queries cost is another matter."""
     program = """
@@ -188,7 +187,6 @@ def test_memory_is_measured_when_nothing_runs_any_more() -> None:
     assert one.blocks == pytest.approx(other.blocks, rel=0.1) and one.blocks > 100
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("section", ["planning", "calls", "telemetry"])
 def test_a_section_is_measured(section: str) -> None:
     found = program.measure(section, 1)

@@ -14,7 +14,6 @@ import programs
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "notebooks"
 NAMES = ("langchain", "llamaindex", "passes", "your_own_app")
-QUICK = ("your_own_app",)
 
 
 def cells(path: Path) -> list[dict[str, Any]]:
@@ -26,7 +25,7 @@ def notebook(*sources: str) -> dict[str, Any]:
     return {"cells": [{"cell_type": "code", "source": notebooks.lines(source), "outputs": []} for source in sources]}
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(n, marks=pytest.mark.slow) for n in NAMES if n not in QUICK)])
+@pytest.mark.parametrize("name", NAMES)
 def test_it_runs(name: str) -> None:
     done = programs.run("-m", "tools.notebooks", "--check", FOLDER / f"{name}.ipynb", cwd=ROOT)
     assert done.returncode == 0, done.stderr

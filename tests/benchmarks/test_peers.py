@@ -104,7 +104,6 @@ def test_a_peer_that_is_not_installed_is_left_out_with_a_line() -> None:
     assert missing(peer) == "made up is left out, as it is not installed: pip install no-such-package-at-all"
 
 
-@pytest.mark.slow
 @needs_threads
 def test_the_benchmark_compares_in_processes_of_their_own(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""

@@ -8,7 +8,7 @@ import pytest
 
 from example_scripts import NOTHING_TO_GAIN, SCRIPTS, by_python, ran, said
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine]
+pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.stem}")

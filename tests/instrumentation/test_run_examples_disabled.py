@@ -8,7 +8,7 @@ import pytest
 
 from example_scripts import SCRIPTS, last, ran, said
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine]
+pytestmark = pytest.mark.engine
 
 # Those that load a model take most of the time, and say no more about what is switched off: one of them is enough.
 ONES = [path for path in SCRIPTS if path.parent.name in ("langchain", "langgraph") or path.stem == "document_qa"]

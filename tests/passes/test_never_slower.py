@@ -56,7 +56,6 @@ def test_engines_that_share_the_cores_of_one_processor(spec: Spec, at: Times) ->
     check(spec, at, PASSES)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("each", PASSES, ids=lambda each: each.__name__)
 @bounded(40)
 @given(chains(), times())

@@ -61,7 +61,6 @@ def test_modules_and_code(command: tuple[str, ...], tmp_path: Path) -> None:
     assert (forked.returncode, forked.stdout, forked.stderr) == (real.returncode, real.stdout, real.stderr)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("source", [CHAIN, ENGINE], ids=["LangChain", "LlamaIndex"])
 def test_a_program_that_fineflow_runs(source: str, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(source, encoding="utf-8")

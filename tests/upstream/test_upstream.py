@@ -11,7 +11,7 @@ import baselines
 import pytest
 from upstream_suite import Run, fetch, run
 
-pytestmark = [pytest.mark.upstream, pytest.mark.slow]
+pytestmark = pytest.mark.upstream
 
 # The test spies on `fake.invoke` and calls `fake.invoke(...)`, then expects one call. The object it spies on is the
 # one it enters by: routed, its call goes through the spy to the shim, and what any proxy must do next, to run the

@@ -13,14 +13,13 @@ pytest.importorskip("llama_index.core")
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "examples" / "llamaindex").glob("*.py"))
-FIRST = "naive_rag"
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=() if path.stem == FIRST else pytest.mark.slow) for path in EXAMPLES],
+    EXAMPLES,
     ids=lambda path: path.stem,
 )
 def test_example(path: Path, of_all_workers: Path) -> None:
