@@ -2,8 +2,8 @@
 
 Usage: python tools/constraints.py [--check]
 
---check: writes nothing, and exits with 1 if a release is newer. Needs ``uv`` on the path. Afterwards: ``make baselines``,
-``make test-all``, ``python tools/version_matrix.py``.
+--check: writes nothing, and exits with 1 if a release is newer. Needs ``uv`` on the path. Afterwards:
+``make baselines``, ``make test-all``, ``python tools/version_matrix.py``.
 """
 
 from __future__ import annotations
