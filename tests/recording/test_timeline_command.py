@@ -68,11 +68,7 @@ def test_draws_both_and_writes_a_trace(capsys: pytest.CaptureFixture[str], tmp_p
         "fineflow: RunnableSequence.invoke",
     }
     out, err = capsys.readouterr()
-    found = re.search(r"([\d.]+)× (faster|slower) \(([\d.]+) ms instead of ([\d.]+) ms\)", out)
-    assert found is not None, out
-    ratio, way, ours, stock = found.groups()  # which one is faster depends on the machine's other work
-    assert (float(stock) >= float(ours)) == (way == "faster")
-    assert float(ratio) == pytest.approx(max(float(stock) / float(ours), float(ours) / float(stock)), abs=0.1)
+    assert re.search(r"\([\d.]+ m?s instead of [\d.]+ m?s\)", out), out  # who was faster: tests of observe/verdict.py
     assert "timeline.html is written" in err
     assert out.strip() in page
 
