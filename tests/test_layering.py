@@ -20,6 +20,7 @@ SRC = Path(__file__).parents[1] / "src"
 LEAVES = ("errors", "options", "declare")
 OURS: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "tested_versions": ("errors",),
     "ir": ("errors",),
     "protocols": ("ir",),  # what an engine implements
     "options": ("errors", "ir", "passes", "verification.settings"),
@@ -82,6 +83,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "ir",
         "explanation",
         "obstacles",
+        "tested_versions",
         "observe",
         "adapters.core",
         "adapters.registry",
@@ -137,7 +139,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "demo.index_app": (),  # stock LlamaIndex
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
     "checking": ("", "ir", "demo", "testing", *LEAVES),
-    "installation": ("",),  # reads what is installed, and imports none of it unless asked
+    "installation": ("", "tested_versions"),  # reads what is installed, and imports none of it unless asked
     "cli": (
         *("", "ir", "api", "checking", "cost_model", "demo", "installation", "observe", "profiling", "recording"),
         *("watching", *LEAVES),

@@ -1,4 +1,4 @@
-"""Moves constraints.txt to the newest releases that pyproject.toml allows together, and prints what moved.
+"""Moves constraints.txt, and the newest tested versions that fineflow names, to the newest releases that fit together.
 
 Usage: python tools/constraints.py [--check]
 
@@ -16,6 +16,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "constraints.txt"
+TOLD = ROOT / "src" / "fineflow" / "tested_versions.py"
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)$", re.MULTILINE)
 
 
@@ -48,6 +49,14 @@ def moved(text: str, versions: Mapping[str, str]) -> tuple[str, list[str]]:
     return _PIN.sub(pin, text), lines
 
 
+def told(source: str, text: str) -> str:
+    """Returns the module that names the newest tested versions, with those of the constraints."""
+    pins = {normalized(name): version for name, version in _PIN.findall(text)}
+    return re.sub(
+        r'^    "([a-z-]+)": "[\d.]+",$', lambda m: f'    "{m[1]}": "{pins[m[1]]}",', source, flags=re.MULTILINE
+    )
+
+
 def main(arguments: Sequence[str]) -> int:
     """Returns the exit code."""
     text, lines = moved(FILE.read_text(), newest())
@@ -55,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     if "--check" in arguments:
         return 1 if lines else 0
     FILE.write_text(text)
+    TOLD.write_text(told(TOLD.read_text(), text))
     return 0
 
 

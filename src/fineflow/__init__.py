@@ -19,6 +19,7 @@ from fineflow.errors import (
     Overloaded,
     PlanningError,
     SemanticError,
+    UntestedVersionWarning,
 )
 from fineflow.options import Options
 from fineflow.passes import PASSES
@@ -52,6 +53,7 @@ __all__ = [
     "PlanningError",
     "Runtime",
     "SemanticError",
+    "UntestedVersionWarning",
     "SemanticVariable",
     "Statistics",
     "VerificationStatistics",

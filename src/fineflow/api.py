@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from fineflow import tested_versions
 from fineflow.adapters.registry import framework_of, is_optimized, taken, unusable
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
@@ -84,6 +85,7 @@ def optimize(
         wrapped = wrapped.__wrapped__
     framework = framework_of(wrapped)
     if framework is not None:
+        tested_versions.warn_once()
         return cast(T, framework.optimized_class(wrapped)(wrapped, options, framework, plan))
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
     text = f"fineflow.optimize expected {taken()}, got {got}"
@@ -148,7 +150,7 @@ def explain(
     if last_run and not _ran(found):
         trace = None if obj._self_last is None else obj._self_last.trace
         raise ValueError(f"{_EXPECTED}; {_ONLY_INSIDE if trace is not None and trace.inside else _NONE_AHEAD}")
-    return replace(found, off=off)
+    return replace(found, off=off, newer=tested_versions.of_this_process())
 
 
 def _explained(

@@ -14,6 +14,7 @@ __all__ = [
     "PlanningError",
     "RequestError",
     "SemanticError",
+    "UntestedVersionWarning",
     "UsageError",
 ]
 
@@ -59,6 +60,10 @@ class SemanticError(FineflowError):
 
 class FineflowWarning(UserWarning):
     """fineflow left something to stock that the user may have expected to be optimized."""
+
+
+class UntestedVersionWarning(UserWarning):
+    """A framework is newer than the newest release that fineflow was tested with. Nothing has failed."""
 
 
 class UsageError(Exception):

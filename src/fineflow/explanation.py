@@ -32,8 +32,9 @@ class Explanation:
     gains that no graph shows. ``advice``: what would gain more. ``verified``: how calls are verified. ``parts``:
     explanations of parts that are called by themselves. ``taken``: ``optimize`` takes such an object. ``program``: of
     semantic functions, which no framework runs. ``off``: fineflow is switched off, so nothing follows the plan.
-    ``limits``: how many calls of their component may run at a time, by primitive. ``visits``: forecasts of the steps
-    in whose runs component calls run ahead, by primitive.
+    ``newer``: sentences on frameworks that are newer than those tested. ``limits``: how many calls of their component
+    may run at a time, by primitive. ``visits``: forecasts of the steps in whose runs component calls run ahead, by
+    primitive.
     """
 
     p_graph: Graph | None = None
@@ -52,6 +53,7 @@ class Explanation:
     taken: bool = True
     program: bool = False
     off: bool = False
+    newer: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
     visits: Mapping[str, Visit] = field(default_factory=dict)
 
@@ -64,7 +66,7 @@ class Explanation:
     @property
     def summary(self) -> tuple[str, ...]:
         """Summarises the plan in a few plain sentences."""
-        return (*self._switch, *self._planned)
+        return (*self._switch, *self.newer, *self._planned)
 
     @property
     def _switch(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fineflow
+from fineflow.tested_versions import NEWEST, newer, release
 
 # Engines, and the extra that each needs; "" for those that need nothing.
 ENGINES = {
@@ -83,7 +84,8 @@ class Extra:
 class Diagnosis:
     """Findings of ``diagnose``. faults: what cannot work although it is installed, in sentences. devices: in words.
 
-    engines: by name, "ok" or the line that installs it. environment: variables that are set and matter.
+    engines: by name, "ok" or the line that installs it. environment: variables that are set and matter. newer:
+    sentences on frameworks that are newer than those tested.
     """
 
     versions: Mapping[str, str]
@@ -93,6 +95,7 @@ class Diagnosis:
     engines: Mapping[str, str]
     environment: Mapping[str, str]
     faults: tuple[str, ...]
+    newer: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns everything as plain data."""
@@ -119,7 +122,8 @@ def diagnose(*, thorough: bool = False) -> Diagnosis:
         devices += _torch_devices()
     versions = {"fineflow": fineflow.__version__, "python": platform.python_version(), "wrapt": _version("wrapt")}
     environment = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    return Diagnosis(versions, _machine(), tuple(devices), extras, engines, environment, tuple(faults))
+    untested = newer({name: _version(name) for name in NEWEST})
+    return Diagnosis(versions, _machine(), tuple(devices), extras, engines, environment, tuple(faults), untested)
 
 
 def _extras() -> Iterator[Extra]:
@@ -155,7 +159,7 @@ def in_range(version: str, supported: str) -> bool:
         found = re.fullmatch(r"(>=|<=|==|!=|<|>)\s*([\d.]+)", clause)
         if found is None:
             continue
-        have, bound = _release(version), _release(found[2])
+        have, bound = release(version), release(found[2])
         length = max(len(have), len(bound))
         mine, other = (each + (0,) * (length - len(each)) for each in (have, bound))
         fits = {"<": mine < other, "<=": mine <= other, ">": mine > other, ">=": mine >= other}
@@ -163,11 +167,6 @@ def in_range(version: str, supported: str) -> bool:
         if not fits[found[1]]:
             return False
     return True
-
-
-def _release(version: str) -> tuple[int, ...]:
-    found = re.match(r"(?:\d+!)?v?(\d+(?:\.\d+)*)", version)
-    return tuple(int(part) for part in found[1].split(".")) if found is not None else ()
 
 
 def _machine() -> str:

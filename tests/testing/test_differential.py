@@ -13,7 +13,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda, RunnablePassthrough
 
-from fineflow.testing.differential import ALL, CONFIGS, PROBE, assert_same, observe
+from fineflow.testing.differential import ALL, CONFIGS, PROBE, Observation, assert_same, beyond_stock, observe
 from fineflow.testing.langchain import FakeChat
 
 INPUT = {"question": "What do cats do?"}
@@ -245,3 +245,11 @@ def test_a_pipeline_in_place_of_what_makes_one_is_refused() -> None:
         TypeError, match=r"expects a function that makes the pipeline, .* got RunnablePassthrough: write"
     ):
         assert_same(pipeline, 1)
+
+
+def test_what_stock_does_in_another_order_each_time_is_not_compared() -> None:
+    calls = iter(Observation("invoke", value=1, log=[number]) for number in range(3))
+    stock, ours = next(calls), Observation("invoke", value=2, log=["ours"])
+    (found,) = beyond_stock(stock, ours, lambda: next(calls, stock))
+    assert found.startswith("value differs")
+    assert len(beyond_stock(stock, ours, lambda: stock)) == 2

@@ -52,6 +52,8 @@ def _lines(found: Diagnosis, columns: int) -> list[str]:
         lines += ["", "Environment"]
         for name, value in found.environment.items():
             lines += wrap(f"  {name}={value}", [VARIABLES[name]], " " * 6, columns)
+    for told in found.newer:
+        lines += ["", *wrap("Note:", [told], "  ", columns)]
     lines += ["", *(line for fault in found.faults for line in wrap("WRONG:", [fault], "  ", columns))]
     return lines if found.faults else [*lines, "Nothing that is installed is known not to work."]
 

@@ -12,7 +12,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 
 from fineflow import optimize
-from fineflow.testing.differential import differences, observe
+from fineflow.testing.differential import beyond_stock, observe
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore, prompt_text
 
 QUESTION = {"question": "What is the capital of France?"}
@@ -76,5 +76,7 @@ def same(
 
         stock = observed()
         for eager in (False, True):
-            found += [f"{entry}, eager={eager}: {text}" for text in differences(stock, observed(eager=eager))]
+            found += [
+                f"{entry}, eager={eager}: {text}" for text in beyond_stock(stock, observed(eager=eager), observed)
+            ]
     assert not found, "\n\n".join(found)
