@@ -9,11 +9,15 @@ from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
 from fineflow.adapters.analysis.tables import is_error
 from fineflow.adapters.analysis.values import (
+    ARG,
+    GIVEN,
     LAZY,
     NONE,
     NULL,
+    OVER,
     SCALAR,
     SHARED,
+    TAKEN,
     Impure,
     Kind,
     Returned,
@@ -49,6 +53,8 @@ def _return_const(f: Frame, ins: Instruction) -> bool | None:
 @rule("RETURN_VALUE")
 def _return(f: Frame, ins: Instruction) -> bool:
     value = f.pop()
+    if f.passes and OVER not in f.slots:
+        raise Impure("stops before the end of what it gets")
     passed = value.kind is Kind.BAD and isinstance(value.data, Returned)
     f.returned = f.analysis.meet(f.returned, value if passed else f.analysis.use(value))
     return True
@@ -102,7 +108,7 @@ def _load_deref(f: Frame, ins: Instruction) -> bool:
         return True
     if value.kind is Kind.BAD and not isinstance(value.data, (Returned, Table)):
         raise Impure(value.data)
-    f.push(value)
+    f.push(SHARED if f.passes and value.kind is Kind.ARG else value)  # a cell may hold an item of before
     return False
 
 
@@ -149,7 +155,9 @@ def _load_assertion(f: Frame, ins: Instruction) -> None:
 
 @rule("POP_TOP")
 def _pop_top(f: Frame, ins: Instruction) -> None:
-    f.pop()
+    ended = f.instructions[f.index - 1].name == "END_FOR"  # of Python 3.13, which leaves the iterator to this
+    if f.pop().kind is Kind.STREAM and not ended:
+        raise Impure("stops before the end of what it gets")
 
 
 @rule("END_FOR")
@@ -198,14 +206,25 @@ def _jump_or_pop(f: Frame, ins: Instruction) -> None:
     f.pop()
 
 
-@rule("GET_ITER")
+@rule("GET_ITER GET_AITER")
 def _get_iter(f: Frame, ins: Instruction) -> None:
-    f.iterable(f.pop())
+    value = f.pop()
+    if value == GIVEN and all(each.kind is not Kind.STREAM for each in f.stack):
+        f.push(value)
+        return
+    if ins.name == "GET_AITER":
+        raise Impure("iterates asynchronously")
+    f.iterable(value)
     f.push(LAZY)
 
 
 @rule("FOR_ITER")
 def _for_iter(f: Frame, ins: Instruction) -> None:
+    if f.stack[-1].kind is Kind.STREAM:
+        _next_given(f, ins)
+        return
+    if f.stack[-1].kind is Kind.BAD:
+        raise Impure(f.stack[-1].data)
     if f.stack[-1].kind is not Kind.LAZY:
         raise Impure("unsupported bytecode: iterates over something else than an iterator")
     if sys.version_info < (3, 12):
@@ -219,6 +238,69 @@ def _for_iter(f: Frame, ins: Instruction) -> None:
     f.push(SHARED)
 
 
+def _next_given(f: Frame, ins: Instruction) -> None:
+    """Takes the next item of what a generator function gets, or ends the loop."""
+    _take(f)
+    slots = f.slots
+    f.slots = _ended(f)
+    if sys.version_info < (3, 12):
+        iterator = f.pop()
+        f.jump(ins)
+        f.push(iterator)
+    else:
+        f.push(NULL)
+        f.jump(ins)
+        f.pop()
+    f.slots = slots
+    f.push(ARG)
+
+
+def _take(f: Frame) -> None:
+    """Takes an item of the iterator on top of the stack; those before it are the argument no longer."""
+    if f.stack[-1] != GIVEN:
+        raise Impure("does not pass on all that it gets")
+    f.analysis.escaped = True
+    f.slots = [SHARED if slot.kind is Kind.ARG else slot for slot in f.slots]
+    f.stack[-1] = TAKEN
+
+
+def _ended(f: Frame) -> list[Value]:
+    return [OVER if slot.kind is Kind.STREAM else slot for slot in f.slots]
+
+
+@rule("GET_ANEXT")
+def _get_anext(f: Frame, ins: Instruction) -> None:
+    _take(f)
+    f.push(ARG)  # once it has been awaited
+
+
+@rule("SEND")
+def _send(f: Frame, ins: Instruction) -> bool:
+    if len(f.stack) < 3 or f.stack[-3].kind is not Kind.STREAM:
+        raise Impure("awaits")
+    f.pop()  # what the awaitable yields is the event loop's
+    if sys.version_info >= (3, 12):  # END_SEND takes it away
+        f.push(f.stack[-1])
+    f.jump(ins)
+    return True
+
+
+@rule("END_SEND")
+def _end_send(f: Frame, ins: Instruction) -> None:
+    f.push(f.pops(2)[1])
+
+
+@rule("END_ASYNC_FOR")
+def _end_async_for(f: Frame, ins: Instruction) -> None:
+    f.pops(2)
+    f.slots = _ended(f)
+
+
+@rule("ASYNC_GEN_WRAP")
+def _async_gen_wrap(f: Frame, ins: Instruction) -> None:
+    pass
+
+
 @rule("RETURN_GENERATOR")
 def _return_generator(f: Frame, ins: Instruction) -> None:
     f.push(NONE)
@@ -226,7 +308,12 @@ def _return_generator(f: Frame, ins: Instruction) -> None:
 
 @rule("YIELD_VALUE")
 def _yield(f: Frame, ins: Instruction) -> None:
-    f.use()
+    value = f.pop()
+    if f.passes:
+        if value.kind is not Kind.ARG or TAKEN not in f.stack:
+            raise Impure("yields something else than what it gets, or twice")
+        f.stack[f.stack.index(TAKEN)] = GIVEN
+    f.analysis.use(value)
     f.push(NONE)
 
 

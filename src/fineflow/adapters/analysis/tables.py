@@ -23,7 +23,7 @@ from enum import EnumMeta
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from fineflow.adapters.analysis.data_models import reads_as_data
+from fineflow.adapters.analysis.data_models import plain_model, reads_as_data
 from fineflow.adapters.analysis.values import (
     FRESH_ANY,
     FRESH_DICT,
@@ -35,6 +35,7 @@ from fineflow.adapters.analysis.values import (
     Value,
     immutable,
 )
+from fineflow.adapters.core.recognition import of_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,13 +201,16 @@ def trusted(func: Any) -> bool:
 
 
 def is_error(cls: Any) -> bool:
-    """Returns True for exceptions of Python's own; functions must not raise KeyboardInterrupt and the like early."""
-    return id(cls) in _ERRORS
+    """Returns True for exceptions of Python's own and of packages, which only hold what they are made of.
+
+    Functions must not raise KeyboardInterrupt and the like early.
+    """
+    return id(cls) in _ERRORS or (isinstance(cls, type) and issubclass(cls, Exception) and of_package(cls.__module__))
 
 
 def is_model(cls: Any) -> bool:
-    """Returns True for LangChain's value classes, whose constructors only validate."""
-    return any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
+    """Returns True for LangChain's value classes and plain pydantic models, whose constructors only validate."""
+    return plain_model(cls) or any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
 
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})

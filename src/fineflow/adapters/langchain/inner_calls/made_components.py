@@ -10,7 +10,7 @@ from langchain_core.language_models import BaseLanguageModel
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.prompts.chat import BaseChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import SecretStr
@@ -18,8 +18,7 @@ from pydantic import SecretStr
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.recognition import find, of_package, owner
 from fineflow.adapters.langchain.inner_calls.made_chains import made_chain, makes_chains
-from fineflow.adapters.langchain.lowering import parsers, prompts
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
+from fineflow.adapters.langchain.lowering import package_functions, parsers, prompts
 from fineflow.adapters.lookahead import Stop
 
 _MADE_OF = ("langchain_core.prompts.", "langchain_core.output_parsers.")
@@ -63,21 +62,16 @@ def _of_component(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, 
         return value
     steps = list(_flattened(value))
     for step in steps:
-        if not isinstance(step, RunnableBindingBase | BaseOutputParser) and not plain_model(structured(step)):
+        if not isinstance(step, RunnableBindingBase | BaseOutputParser) and not package_functions.computes(step):
             raise Stop("asks for structured output that is more than the model's and a parser's")
     return steps
 
 
-def structured(step: Any) -> Any:
-    """Returns the model that a function of langchain-openai takes out of a message; None for any other step."""
-    return parsers.structured_model(getattr(step, "__dict__", {}).get("func"))
-
-
 def computes(obj: Any) -> bool:
-    """Returns True for a component that only computes: a prompt, a parser."""
+    """Returns True for a component that only computes: a prompt, a parser, a function of a package."""
     kind = type(obj)
-    if kind is RunnableLambda:
-        return plain_model(structured(obj))
+    if kind in (RunnableLambda, RunnableGenerator):
+        return package_functions.computes(obj)
     return (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None) or (
         issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None
     )
