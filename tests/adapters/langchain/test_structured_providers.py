@@ -95,6 +95,16 @@ def loop(grader: Any) -> Any:
     return RunnableLambda(lambda texts: [grader.invoke({"text": text}) for text in texts])
 
 
+def making(model: Any, **options: Any) -> Any:
+    """A function that makes its grader for each text anew."""
+
+    def grade(texts: list[str]) -> list[Any]:
+        prompt = ChatPromptTemplate.from_template("Grade {text}.")
+        return [(prompt | model.with_structured_output(Grade, **options)).invoke({"text": text}) for text in texts]
+
+    return RunnableLambda(grade)
+
+
 def node(grader: Any) -> Any:
     """A graph with such a function."""
 
@@ -147,6 +157,16 @@ def test_in_nodes_and_chains(server: ProviderServer, provider: str, method: str,
     grader = structured(provider, server, method, Checked)
     make, value, together = SHAPES[shape]
     same_with(server, make(grader), value, together)
+
+
+@pytest.mark.parametrize("include_raw", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_graders_made_in_the_function(server: ProviderServer, provider: str, method: str, include_raw: bool) -> None:
+    structured(provider, server, method)  # skips the test
+    model = model_of(provider, server.url)
+    grades = same_with(server, making(model, method=method, include_raw=include_raw), TEXTS, 3)
+    assert [(each["parsed"] if include_raw else each).score for each in grades] == [10, 10, 12]
 
 
 @pytest.mark.parametrize("include_raw", [False, True])

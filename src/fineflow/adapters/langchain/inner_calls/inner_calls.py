@@ -242,8 +242,7 @@ class Runnables:
         return makes(obj.kind if isinstance(obj, Fresh) else obj, name)
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        found = made(kind, name, args, named)
-        return MadeSequence(tuple(found)) if type(found) is list and isinstance(kind, BaseLanguageModel) else found
+        return made(kind, name, args, named)
 
     def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:
         return same(left, right, made)
