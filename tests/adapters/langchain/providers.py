@@ -14,7 +14,7 @@ import pytest
 from fineflow.testing.gates import Gate
 from fineflow.testing.http import Refusal, Request, Response, serve
 
-REFUSED, INVALID, FAILS = "REFUSED", "INVALID", "FAILS"
+REFUSED, INVALID, FILTERED, FAILS = "REFUSED", "INVALID", "FILTERED", "FAILS"
 """In a prompt: how the server answers it."""
 
 _USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
@@ -89,7 +89,8 @@ def _openai(body: Any, prompt: str | None) -> dict[str, Any]:
         message["tool_calls"] = [{"id": "call000id", "type": "function", "function": called}]
     else:
         message["content"] = _text(prompt)
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if "tool_calls" in message else "stop"}
+    reason = "content_filter" if FILTERED in prompt else "tool_calls" if "tool_calls" in message else "stop"
+    choice = {"index": 0, "message": message, "finish_reason": reason}
     head = {"id": "one", "object": "chat.completion", "created": 0, "model": body["model"]}
     return {"answer": {**head, "choices": [choice], "usage": _USAGE}}
 

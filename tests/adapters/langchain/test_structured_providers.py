@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langgraph.graph import START, StateGraph
-from providers import FAILS, INVALID, PROVIDERS, REFUSED, ProviderServer, model_of
+from providers import FAILS, FILTERED, INVALID, PROVIDERS, REFUSED, ProviderServer, model_of
 from pydantic import BaseModel, Field
 
 import fineflow
@@ -72,8 +72,11 @@ def outcome(call: Callable[[Any], Any], value: Any) -> Any:
         return type(error), str(error)
 
 
-def same_with(server: ProviderServer, app: Any, value: Any, together: int) -> Any:
-    """Returns the answer of an app; the optimized one gives the same, with that many requests under way at once."""
+def same_with(server: ProviderServer, app: Any, value: Any, together: int, *, after: int = 0) -> Any:
+    """Returns the answer of an app; the optimized one gives the same, with that many requests under way at once.
+
+    after: requests that are answered before.
+    """
     server.restart()
     stock = outcome(app.invoke, value)
     assert server.most == 1
@@ -82,7 +85,8 @@ def same_with(server: ProviderServer, app: Any, value: Any, together: int) -> An
     fast, found = fineflow.optimize(app, eager=True), list[Any]()
     thread = threading.Thread(target=lambda: found.append(outcome(fast.invoke, value)))
     thread.start()
-    server.gate.wait_arrived(together)
+    server.gate.let(after)
+    server.gate.wait_arrived(after + together)
     server.gate.open()
     thread.join(20)
     assert found == [stock]
@@ -169,8 +173,24 @@ def test_graders_made_in_the_function(server: ProviderServer, provider: str, met
     assert [(each["parsed"] if include_raw else each).score for each in grades] == [10, 10, 12]
 
 
+@pytest.mark.parametrize("fault", [REFUSED, INVALID, FILTERED, FAILS])
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_what_needs_an_answer_is_not_asked_without_one(
+    server: ProviderServer, provider: str, method: str, fault: str
+) -> None:
+    grader = structured(provider, server, method)
+
+    def ask(texts: list[str]) -> list[Any]:
+        first = grader.invoke({"text": texts[0]})
+        return [first, grader.invoke({"text": first.reason}), grader.invoke({"text": f"{first.reason}, again"})]
+
+    same_with(server, RunnableLambda(ask), [fault], 1)
+    same_with(server, RunnableLambda(ask), TEXTS, 2, after=1)
+
+
 @pytest.mark.parametrize("include_raw", [False, True])
-@pytest.mark.parametrize("fault", [REFUSED, INVALID, FAILS])
+@pytest.mark.parametrize("fault", [REFUSED, INVALID, FILTERED, FAILS])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_faults_are_stocks(server: ProviderServer, provider: str, method: str, fault: str, include_raw: bool) -> None:
