@@ -209,7 +209,7 @@ def _jump_or_pop(f: Frame, ins: Instruction) -> None:
 @rule("GET_ITER GET_AITER")
 def _get_iter(f: Frame, ins: Instruction) -> None:
     value = f.pop()
-    if value == GIVEN and all(each.kind is not Kind.STREAM for each in f.stack):
+    if _is_whole(f, value):
         f.push(value)
         return
     if ins.name == "GET_AITER":
@@ -264,6 +264,20 @@ def _take(f: Frame) -> None:
     f.stack[-1] = TAKEN
 
 
+def _is_whole(f: Frame, value: Value) -> bool:
+    """Returns True for what a generator function gets, if nothing has been taken of it."""
+    return value == GIVEN and all(each.kind is not Kind.STREAM for each in f.stack)
+
+
+@rule("GET_YIELD_FROM_ITER")
+def _get_yield_from(f: Frame, ins: Instruction) -> None:
+    if not _is_whole(f, f.pop()):
+        raise Impure("yields from an iterator")
+    f.analysis.escaped = True
+    f.slots = _ended(f)
+    f.push(OVER)
+
+
 def _ended(f: Frame) -> list[Value]:
     return [OVER if slot.kind is Kind.STREAM else slot for slot in f.slots]
 
@@ -276,9 +290,11 @@ def _get_anext(f: Frame, ins: Instruction) -> None:
 
 @rule("SEND")
 def _send(f: Frame, ins: Instruction) -> bool:
-    if len(f.stack) < 3 or f.stack[-3].kind is not Kind.STREAM:
+    f.pop()  # what the awaitable yields is the event loop's; what the iterator yields is passed on
+    if f.stack[-1] == OVER:
+        f.stack[-1] = NONE
+    elif len(f.stack) < 2 or f.stack[-2].kind is not Kind.STREAM:
         raise Impure("awaits")
-    f.pop()  # what the awaitable yields is the event loop's
     if sys.version_info >= (3, 12):  # END_SEND takes it away
         f.push(f.stack[-1])
     f.jump(ins)

@@ -28,7 +28,6 @@ _REFUSED = {
     "BEFORE_ASYNC_WITH": "uses a context manager",
     "LOAD_BUILD_CLASS": "defines a class",
     "GET_AWAITABLE": "awaits",
-    "GET_YIELD_FROM_ITER": "yields from an iterator",
     "MATCH_CLASS": "matches a class, whose attributes may run code",
 }
 
