@@ -147,9 +147,8 @@ def test_same_answer(name: str) -> None:
 def test_same_error(name: str) -> None:
     step, value = {**STEPS, **OPAQUE}[name], {"question": "DANGER"}
     assert_same(lambda: chain(step), value, entries=("invoke", "ainvoke"))
-    assert_same(
-        lambda: asked("FACT {question}") | step | asked("on {place}"), value, entries=("invoke", "ainvoke", "stream")
-    )
+    one_by_one = ("invoke", "ainvoke", "stream")  # an async stream that fails leaves tasks of stock's behind
+    assert_same(lambda: asked("FACT {question}") | step | asked("on {place}"), value, entries=one_by_one)
     assert_same(lambda: chain(step.with_fallbacks([RunnableLambda(type)])), value, strict=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -72,18 +73,24 @@ def outcome(call: Callable[[Any], Any], value: Any) -> Any:
         return type(error), str(error)
 
 
-def same_with(server: ProviderServer, app: Any, value: Any, together: int, *, after: int = 0) -> Any:
+def same_with(
+    server: ProviderServer, app: Any, value: Any, together: int, *, after: int = 0, awaits: bool = False
+) -> Any:
     """Returns the answer of an app; the optimized one gives the same, with that many requests under way at once.
 
-    after: requests that are answered before.
+    after: requests that are answered before. awaits: by ``ainvoke``.
     """
+
+    def call(app: Any) -> Any:
+        return outcome(lambda value: asyncio.run(app.ainvoke(value)) if awaits else app.invoke(value), value)
+
     server.restart()
-    stock = outcome(app.invoke, value)
+    stock = call(app)
     assert server.most == 1
     asked = sorted(server.prompts)
     server.restart(opened=False)
     fast, found = fineflow.optimize(app, eager=True), list[Any]()
-    thread = threading.Thread(target=lambda: found.append(outcome(fast.invoke, value)))
+    thread = threading.Thread(target=lambda: found.append(call(fast)))
     thread.start()
     server.gate.let(after)
     server.gate.wait_arrived(after + together)
@@ -96,7 +103,11 @@ def same_with(server: ProviderServer, app: Any, value: Any, together: int, *, af
 
 def loop(grader: Any) -> Any:
     """A function that grades one text after the other."""
-    return RunnableLambda(lambda texts: [grader.invoke({"text": text}) for text in texts])
+
+    async def agrade(texts: list[str]) -> list[Any]:
+        return [await grader.ainvoke({"text": text}) for text in texts]
+
+    return RunnableLambda(lambda texts: [grader.invoke({"text": text}) for text in texts], agrade)
 
 
 def making(model: Any, **options: Any) -> Any:
@@ -137,11 +148,12 @@ def chain(grader: Any) -> Any:
 @pytest.mark.parametrize("options", [{}, {"include_raw": True}, {"strict": True}], ids=["plain", "raw", "strict"])
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
 def test_graders_of_a_loop_ask_together(
-    server: ProviderServer, provider: str, method: str, options: dict[str, Any]
+    server: ProviderServer, provider: str, method: str, options: dict[str, Any], awaits: bool
 ) -> None:
     grader = structured(provider, server, method, **options)
-    grades = same_with(server, loop(grader), TEXTS, 3)
+    grades = same_with(server, loop(grader), TEXTS, 3, awaits=awaits)
     assert [each["parsed"] if "include_raw" in options else each for each in grades] == [
         Grade(score=len(f"Grade {text}."), reason="yes") for text in TEXTS
     ]
