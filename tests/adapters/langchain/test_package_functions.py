@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import AsyncIterator, Iterator
-from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -97,9 +97,8 @@ def parsed(message: AIMessage, schema: Any) -> Any:
 
 def packaged(func: Any) -> Any:
     """Returns the function as a package would define it."""
-    copy = FunctionType(func.__code__, func.__globals__, func.__name__, func.__defaults__, func.__closure__)
-    copy.__module__ = "langchain_core.checks"
-    return copy
+    scope = func.__globals__ | {"__name__": "langchain_core.checks"}
+    return FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
 
 
 def says(messages: Any) -> str:
@@ -115,13 +114,13 @@ STEPS: dict[str, Runnable[Any, Any]] = {
     | JsonOutputParser(),
     "of the user's": RunnableGenerator(passed, apassed) | JsonOutputParser(),
     "a function": RunnableLambda(packaged(guarded)) | JsonOutputParser(),
-    "a model": RunnableLambda(partial(packaged(parsed), schema=Fact)).with_types(output_type=Fact),
+    "a model": RunnableLambda(functools.partial(packaged(parsed), schema=Fact)).with_types(output_type=Fact),
     "that prints": RunnableGenerator(loud, aloud) | JsonOutputParser(),
 }
 OPAQUE: dict[str, Runnable[Any, Any]] = {
     "the user's guard": RunnableGenerator(check, acheck) | JsonOutputParser(),
     "that yields other": RunnableGenerator(halves, ahalves) | StrOutputParser(),
-    "a model that validates": RunnableLambda(partial(packaged(parsed), schema=Upper)),
+    "a model that validates": RunnableLambda(functools.partial(packaged(parsed), schema=Upper)),
 }
 
 
@@ -187,3 +186,22 @@ def test_fields_of_a_declared_model_are_known() -> None:
 def test_a_plan_says_what_a_generator_does() -> None:
     shown = " ".join(str(fineflow.explain(chain(OPAQUE["that yields other"]))).split())
     assert "yields, and yields something else than what it gets" in shown
+
+
+def test_a_wrapper_is_not_of_the_package_of_what_it_wraps() -> None:
+    @functools.wraps(json.dumps)
+    def own(message: Any) -> str:
+        refuse(message)
+        return str(message.text)
+
+    own.__module__ = "langchain_core.checks"
+    shown = " ".join(str(fineflow.explain(asked("FACT {question}") | RunnableLambda(own) | asked("on {text}"))).split())
+    assert "is pure, but has a raise or assert" in shown
+
+
+def test_the_type_of_a_chain_is_not_that_of_its_steps() -> None:
+    made = RunnableLambda(lambda fact: {"place": fact["place"]}) | RunnableLambda(lambda given: given["place"])
+    places = asked("FACT {question}") | JsonOutputParser() | made.with_types(output_type=Fact)
+    assert_same(lambda: places | asked("on {text}"), {"question": "one"}, strict=True)
+    graph = fineflow.explain(places).p_graph
+    assert graph is not None and "model" not in graph.primitives[-1].meta

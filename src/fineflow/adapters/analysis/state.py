@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
-from fineflow.adapters.analysis.data_models import is_data_model
+from fineflow.adapters.analysis.data_models import is_data_model, plain_model
 from fineflow.adapters.analysis.outside import Key, Outside
 from fineflow.adapters.analysis.tables import is_model
 from fineflow.adapters.analysis.values import NULL, SHARED, Impure, Kind, Value, immutable, is_scalar, join
@@ -89,8 +89,13 @@ class Analysis(Outside):
         return value
 
     def makes(self, cls: Any) -> bool:
-        """Returns True for classes whose instances may be made: of data that is only validated."""
-        return is_model(cls) or (self._trusting and is_data_model(cls))
+        """Returns True for classes whose instances are data that is only validated, which may be a guard."""
+        if is_model(cls):
+            return True
+        if not (plain_model(cls) or (self._trusting and is_data_model(cls))):
+            return False
+        self.raises = True
+        return True
 
     def meet(self, a: Value, b: Value) -> Value:
         """Joins the values of two paths; the argument joined with other data is no longer tracked."""

@@ -23,7 +23,7 @@ from enum import EnumMeta
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from fineflow.adapters.analysis.data_models import plain_model, reads_as_data
+from fineflow.adapters.analysis.data_models import reads_as_data
 from fineflow.adapters.analysis.values import (
     FRESH_ANY,
     FRESH_DICT,
@@ -209,8 +209,8 @@ def is_error(cls: Any) -> bool:
 
 
 def is_model(cls: Any) -> bool:
-    """Returns True for LangChain's value classes and plain pydantic models, whose constructors only validate."""
-    return plain_model(cls) or any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
+    """Returns True for LangChain's value classes, whose constructors only validate."""
+    return any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
 
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})

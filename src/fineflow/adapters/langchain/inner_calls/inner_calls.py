@@ -258,7 +258,7 @@ def _is_opaque(step: Any) -> bool:
 
 def _is_packaged(step: Any) -> bool:
     """Returns True for a step over a package's function that changes nothing."""
-    return type(step) is RunnableLambda and "func" in vars(step) and reads_only(step.func)
+    return type(step) is RunnableLambda and "afunc" not in vars(step) and reads_only(step.func)
 
 
 def reads(p: Primitive) -> bool:

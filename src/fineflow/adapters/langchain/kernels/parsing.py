@@ -53,7 +53,7 @@ def pieces(p: Primitive, source: Any, parsed: Parse, run: Execution) -> Any:
     """Returns the value that ``parsed`` makes of the input; releases final parts while the input is being written."""
     if not isinstance(source, Source):
         value = parsed(source)
-        if isinstance(value, p.meta.get("model", ())):
+        if type(value) is p.meta.get("model"):
             release_fields(p, value, run)
         return value
     if p.meta.get("through"):

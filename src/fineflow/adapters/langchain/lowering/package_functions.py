@@ -8,9 +8,11 @@ believed to change nothing, so that stock's call of the function keeps no other 
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import FunctionType
 from typing import Any
 
 from langchain_core.messages import BaseMessage
@@ -28,7 +30,9 @@ _trusting: weakref.WeakKeyDictionary[Any, Verdict] = weakref.WeakKeyDictionary()
 
 def packaged(func: Any) -> bool:
     """Returns True for a function that an installed package defines."""
-    module = getattr(called(func), "__module__", None)
+    if type(func) not in (FunctionType, functools.partial):
+        return False
+    module = getattr(called(func), "__globals__", {}).get("__name__")  # a wrapper may have the name of what it wraps
     return isinstance(module, str) and of_package(module)
 
 
@@ -70,14 +74,15 @@ def computes(step: Any) -> bool:
 
 def value_of(step: Any, given: Any, *, sync: bool = True) -> Any:
     """Returns what a step that computes makes of a value. Raises LeftToStock if that may run other code."""
-    if not isinstance(given, BaseMessage):  # which a package has made
+    message = isinstance(given, BaseMessage) and of_package(type(given).__module__)
+    if not message:
         plain(given)
     if type(step) is RunnableGenerator:
         _pass_on(step.__dict__, given, sync)
         return given
     value = step.func(given)
     # A message may hold the value itself, which belongs to stock's side, too.
-    return copy.deepcopy(value) if value is not given and isinstance(given, BaseMessage) else value
+    return copy.deepcopy(value) if value is not given and message else value
 
 
 def _pass_on(functions: dict[str, Any], given: Any, sync: bool) -> None:

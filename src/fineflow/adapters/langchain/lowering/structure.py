@@ -7,6 +7,7 @@ from typing import Any
 from langchain_core.runnables import (
     Runnable,
     RunnableBinding,
+    RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
     RunnablePick,
@@ -108,7 +109,8 @@ def lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Chai
     """Lowers what arguments or a config are bound to."""
     options, b.options = b.options, {**binding.kwargs, **b.options}
     configured, configurable, output = b.configured, b.configurable, b.output
-    b.output = binding.custom_output_type if b.output is None else b.output
+    declared = binding.custom_output_type if b.output is None else b.output
+    b.output = declared if isinstance(binding.bound, RunnableLambda | RunnableBindingBase) else None
     b.configured = configured or "configurable" in binding.config or bool(binding.config_factories)
     if b.configurable is not None:  # what the call sets goes before what is bound
         bound = {**(binding.config.get("configurable") or {}), **b.configurable}
