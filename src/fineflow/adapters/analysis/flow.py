@@ -5,19 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from fineflow.adapters.analysis import streams
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
 from fineflow.adapters.analysis.tables import is_error
 from fineflow.adapters.analysis.values import (
     ARG,
-    GIVEN,
     LAZY,
     NONE,
     NULL,
     OVER,
     SCALAR,
     SHARED,
-    TAKEN,
     Impure,
     Kind,
     Returned,
@@ -209,7 +208,7 @@ def _jump_or_pop(f: Frame, ins: Instruction) -> None:
 @rule("GET_ITER GET_AITER")
 def _get_iter(f: Frame, ins: Instruction) -> None:
     value = f.pop()
-    if _is_whole(f, value):
+    if streams.is_whole(f, value):
         f.push(value)
         return
     if ins.name == "GET_AITER":
@@ -220,13 +219,15 @@ def _get_iter(f: Frame, ins: Instruction) -> None:
 
 @rule("FOR_ITER")
 def _for_iter(f: Frame, ins: Instruction) -> None:
-    if f.stack[-1].kind is Kind.STREAM:
-        _next_given(f, ins)
-        return
-    if f.stack[-1].kind is Kind.BAD:
+    given = f.stack[-1].kind is Kind.STREAM
+    if given:
+        streams.take(f)
+    elif f.stack[-1].kind is Kind.BAD:
         raise Impure(f.stack[-1].data)
-    if f.stack[-1].kind is not Kind.LAZY:
+    elif f.stack[-1].kind is not Kind.LAZY:
         raise Impure("unsupported bytecode: iterates over something else than an iterator")
+    slots = f.slots
+    f.slots = streams.ended(f) if given else slots
     if sys.version_info < (3, 12):
         iterator = f.pop()
         f.jump(ins)
@@ -235,86 +236,8 @@ def _for_iter(f: Frame, ins: Instruction) -> None:
         f.push(NULL)
         f.jump(ins)
         f.pop()
-    f.push(SHARED)
-
-
-def _next_given(f: Frame, ins: Instruction) -> None:
-    """Takes the next item of what a generator function gets, or ends the loop."""
-    _take(f)
-    slots = f.slots
-    f.slots = _ended(f)
-    if sys.version_info < (3, 12):
-        iterator = f.pop()
-        f.jump(ins)
-        f.push(iterator)
-    else:
-        f.push(NULL)
-        f.jump(ins)
-        f.pop()
     f.slots = slots
-    f.push(ARG)
-
-
-def _take(f: Frame) -> None:
-    """Takes an item of the iterator on top of the stack; those before it are the argument no longer."""
-    if f.stack[-1] != GIVEN:
-        raise Impure("does not pass on all that it gets")
-    f.analysis.escaped = True
-    f.slots = [SHARED if slot.kind is Kind.ARG else slot for slot in f.slots]
-    f.stack[-1] = TAKEN
-
-
-def _is_whole(f: Frame, value: Value) -> bool:
-    """Returns True for what a generator function gets, if nothing has been taken of it."""
-    return value == GIVEN and all(each.kind is not Kind.STREAM for each in f.stack)
-
-
-@rule("GET_YIELD_FROM_ITER")
-def _get_yield_from(f: Frame, ins: Instruction) -> None:
-    if not _is_whole(f, f.pop()):
-        raise Impure("yields from an iterator")
-    f.analysis.escaped = True
-    f.slots = _ended(f)
-    f.push(OVER)
-
-
-def _ended(f: Frame) -> list[Value]:
-    return [OVER if slot.kind is Kind.STREAM else slot for slot in f.slots]
-
-
-@rule("GET_ANEXT")
-def _get_anext(f: Frame, ins: Instruction) -> None:
-    _take(f)
-    f.push(ARG)  # once it has been awaited
-
-
-@rule("SEND")
-def _send(f: Frame, ins: Instruction) -> bool:
-    f.pop()  # what the awaitable yields is the event loop's; what the iterator yields is passed on
-    if f.stack[-1] == OVER:
-        f.stack[-1] = NONE
-    elif len(f.stack) < 2 or f.stack[-2].kind is not Kind.STREAM:
-        raise Impure("awaits")
-    if sys.version_info >= (3, 12):  # END_SEND takes it away
-        f.push(f.stack[-1])
-    f.jump(ins)
-    return True
-
-
-@rule("END_SEND")
-def _end_send(f: Frame, ins: Instruction) -> None:
-    f.push(f.pops(2)[1])
-
-
-@rule("END_ASYNC_FOR")
-def _end_async_for(f: Frame, ins: Instruction) -> None:
-    f.pops(2)
-    f.slots = _ended(f)
-
-
-@rule("ASYNC_GEN_WRAP")
-def _async_gen_wrap(f: Frame, ins: Instruction) -> None:
-    pass
+    f.push(ARG if given else SHARED)
 
 
 @rule("RETURN_GENERATOR")
@@ -326,9 +249,7 @@ def _return_generator(f: Frame, ins: Instruction) -> None:
 def _yield(f: Frame, ins: Instruction) -> None:
     value = f.pop()
     if f.passes:
-        if value.kind is not Kind.ARG or TAKEN not in f.stack:
-            raise Impure("yields something else than what it gets, or twice")
-        f.stack[f.stack.index(TAKEN)] = GIVEN
+        streams.passed(f, value)
     f.analysis.use(value)
     f.push(NONE)
 
