@@ -62,8 +62,8 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     # Graphs hold LangChain's components: it is LangChain's adapter, and more.
     "adapters.langgraph": (
-        *("ir", "runtime", "adapters.core", "adapters.inner_calls", "adapters.lookahead", "adapters.langchain"),
-        *LEAVES,
+        *("ir", "runtime", "adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead"),
+        *("adapters.langchain", *LEAVES),
     ),
     "adapters.llamaindex": (
         *("ir", "protocols", "runtime", "cost_model", "verification", "backends.loaded", "backends.loaded_rerank"),
@@ -195,9 +195,10 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "openai": ("backends.openai_server",),
     "opentelemetry": ("telemetry.otel",),
     "prometheus_client": ("telemetry.prometheus",),
-    "annotated_types": ("adapters.langchain",),  # the constraints of pydantic fields
+    "annotated_types": ("adapters.analysis.pydantic_fields",),  # the constraints of pydantic fields
     "pydantic": (
         *LANGCHAIN,
+        "adapters.analysis.pydantic_fields",
         "adapters.llamaindex",
         "watching.llamaindex",
         "recording.llamaindex",

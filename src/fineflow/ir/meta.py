@@ -26,7 +26,6 @@ META: Mapping[str, str] = {
     "claimed": "stock claims the result of a function, tool or embedding call that ran ahead",
     "invoked": "stock calls invoke here even in calls that stream",
     "batched": "stock runs the items of the MAP, or what an AGGREGATE combines, concurrently, also in sync calls",
-    "copied": "a parser that takes a value out of the message as it is; later steps get a copy",
     "counted": "name of a user's function in statistics",
     "several": "makes several requests, which stock's sync methods make one by one",
     "device": "'cores' if its engine or store works on this machine's processor, beside whatever else has it",
@@ -60,7 +59,9 @@ META: Mapping[str, str] = {
     "grows": "the functions, in order, that make the value that it is prefilled with of a map's members so far",
     "leads": "a decode whose first token early requests wait for",
     # parsers and items
-    "through": "a parser that passes on text in pieces",
+    "through": "a parser or generator that passes on text in pieces",
+    "packaged": "a package's function, which its message need not be plain data for",
+    "reads_only": "stock runs it, but it changes nothing",
     "splitters": "factories of incremental splitters of items or fields, by kind of item",
     "model": "the pydantic model whose fields are released",
     "cumulative": "a parser that, in calls that stream, yields ever larger values, and has no items",

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 import fineflow
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model, ready
+from fineflow.adapters.analysis.pydantic_fields import plain_model, ready
 from fineflow.ir import Op
 from fineflow.testing.langchain import FakeChat
 

@@ -129,6 +129,8 @@ def call_unpacked(site: Site, func: Value, named: bool) -> Value:
         # By position a function expects data unless it calls its first argument; by name only dict() takes anything.
         if entry is not None and not isinstance(entry[1].calls, int) and (not named or entry[1].keywords is None):
             return entry[1].result
+        if analysis.makes(obj):
+            return SHARED
     if func.kind is Kind.FUNC:
         return _local(site, func.data, [], {})
     if func.kind is Kind.BOUND and func.data[1] == "format":
@@ -158,7 +160,7 @@ def _known(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Value
     if type(obj) is FunctionType:
         return _call_function(analysis, obj, args, keywords)
     if isinstance(obj, type):
-        if tables.is_error(obj) or tables.is_model(obj):
+        if tables.is_error(obj) or analysis.makes(obj):
             for value in (*args, *keywords.values()):
                 analysis.use(value)
             return ERROR if tables.is_error(obj) else SHARED

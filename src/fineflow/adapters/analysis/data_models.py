@@ -17,6 +17,20 @@ _PYTHONS = ("enum", "builtins")
 _IN_C = (GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType)
 
 
+def is_data_model(kind: Any) -> bool:
+    """Returns True for a class of pydantic models."""
+    return type(kind) is getattr(sys.modules.get("pydantic._internal._model_construction"), "ModelMetaclass", ())
+
+
+def plain_model(kind: Any) -> bool:
+    """Returns True for a class of pydantic models whose making calls no user code (see ``pydantic_fields``)."""
+    if not is_data_model(kind):
+        return False
+    from fineflow.adapters.analysis import pydantic_fields  # imports pydantic
+
+    return pydantic_fields.plain_model(kind)
+
+
 def reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
     """Returns True for a class of pydantic models that are data.
 
@@ -27,7 +41,7 @@ def reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
 
 @lru_cache(maxsize=512)
 def _reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
-    if type(kind) is not getattr(sys.modules.get("pydantic._internal._model_construction"), "ModelMetaclass", None):
+    if not is_data_model(kind):
         return False
     base: Any = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
     if base not in kind.__mro__:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+from fineflow.adapters.analysis import streams
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
 from fineflow.adapters.analysis.tables import is_error
 from fineflow.adapters.analysis.values import (
+    ARG,
     LAZY,
     NONE,
     NULL,
+    OVER,
     SCALAR,
     SHARED,
     Impure,
@@ -49,6 +52,8 @@ def _return_const(f: Frame, ins: Instruction) -> bool | None:
 @rule("RETURN_VALUE")
 def _return(f: Frame, ins: Instruction) -> bool:
     value = f.pop()
+    if f.passes and OVER not in f.slots:
+        raise Impure("stops before the end of what it gets")
     passed = value.kind is Kind.BAD and isinstance(value.data, Returned)
     f.returned = f.analysis.meet(f.returned, value if passed else f.analysis.use(value))
     return True
@@ -102,7 +107,7 @@ def _load_deref(f: Frame, ins: Instruction) -> bool:
         return True
     if value.kind is Kind.BAD and not isinstance(value.data, (Returned, Table)):
         raise Impure(value.data)
-    f.push(value)
+    f.push(SHARED if f.passes and value.kind is Kind.ARG else value)  # a cell may hold an item of before
     return False
 
 
@@ -149,7 +154,9 @@ def _load_assertion(f: Frame, ins: Instruction) -> None:
 
 @rule("POP_TOP")
 def _pop_top(f: Frame, ins: Instruction) -> None:
-    f.pop()
+    ended = f.instructions[f.index - 1].name == "END_FOR"  # of Python 3.13, which leaves the iterator to this
+    if f.pop().kind is Kind.STREAM and not ended:
+        raise Impure("stops before the end of what it gets")
 
 
 @rule("END_FOR")
@@ -198,16 +205,29 @@ def _jump_or_pop(f: Frame, ins: Instruction) -> None:
     f.pop()
 
 
-@rule("GET_ITER")
+@rule("GET_ITER GET_AITER")
 def _get_iter(f: Frame, ins: Instruction) -> None:
-    f.iterable(f.pop())
+    value = f.pop()
+    if streams.is_whole(f, value):
+        f.push(value)
+        return
+    if ins.name == "GET_AITER":
+        raise Impure("iterates asynchronously")
+    f.iterable(value)
     f.push(LAZY)
 
 
 @rule("FOR_ITER")
 def _for_iter(f: Frame, ins: Instruction) -> None:
-    if f.stack[-1].kind is not Kind.LAZY:
+    given = f.stack[-1].kind is Kind.STREAM
+    if given:
+        streams.take(f)
+    elif f.stack[-1].kind is Kind.BAD:
+        raise Impure(f.stack[-1].data)
+    elif f.stack[-1].kind is not Kind.LAZY:
         raise Impure("unsupported bytecode: iterates over something else than an iterator")
+    slots = f.slots
+    f.slots = streams.ended(f) if given else slots
     if sys.version_info < (3, 12):
         iterator = f.pop()
         f.jump(ins)
@@ -216,7 +236,8 @@ def _for_iter(f: Frame, ins: Instruction) -> None:
         f.push(NULL)
         f.jump(ins)
         f.pop()
-    f.push(SHARED)
+    f.slots = slots
+    f.push(ARG if given else SHARED)
 
 
 @rule("RETURN_GENERATOR")
@@ -226,7 +247,10 @@ def _return_generator(f: Frame, ins: Instruction) -> None:
 
 @rule("YIELD_VALUE")
 def _yield(f: Frame, ins: Instruction) -> None:
-    f.use()
+    value = f.pop()
+    if f.passes:
+        streams.passed(f, value)
+    f.analysis.use(value)
     f.push(NONE)
 
 

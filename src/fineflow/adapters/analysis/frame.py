@@ -17,7 +17,7 @@ from fineflow.adapters.analysis.state import Analysis
 from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Table, Value
 
 _COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator
-_GENERATOR = 0x20
+_GENERATOR, _ASYNC_GENERATOR = 0x20, 0x200
 _REFUSED = {
     "STORE_ATTR": "stores an attribute",
     "DELETE_ATTR": "deletes an attribute",
@@ -28,8 +28,6 @@ _REFUSED = {
     "BEFORE_ASYNC_WITH": "uses a context manager",
     "LOAD_BUILD_CLASS": "defines a class",
     "GET_AWAITABLE": "awaits",
-    "GET_AITER": "iterates asynchronously",
-    "GET_YIELD_FROM_ITER": "yields from an iterator",
     "MATCH_CLASS": "matches a class, whose attributes may run code",
 }
 
@@ -54,6 +52,7 @@ class Frame:
         self.stack: list[Value] = []
         self.slots: list[Value] = []
         self.returned = NULL
+        self.passes = False  # a generator function that gets an iterator
         self.instruction = Instruction("", 0, None, 0, 0)
         self.states: dict[int, tuple[tuple[Value, ...], tuple[Value, ...]]] = {}
         self.pending: list[int] = []
@@ -66,7 +65,8 @@ class Frame:
         for index, name in enumerate(names):
             slots[index] = parameters.get(name, NULL)
         try:
-            if code.co_flags & _COROUTINE:
+            self.passes = any(slot.kind is Kind.STREAM for slot in slots)
+            if code.co_flags & (_COROUTINE & ~_ASYNC_GENERATOR if self.passes else _COROUTINE):
                 raise Impure("is asynchronous")
             self._run(tuple(slots))
         except Impure as problem:

@@ -275,7 +275,7 @@ def _intrinsic(f: Frame, ins: Instruction) -> None:
         _list_to_tuple(f, ins)
     elif ins.arg == 5:  # unary plus
         _unary(f, ins)
-    elif ins.arg != 3:  # 3: StopIteration inside a generator becomes RuntimeError
+    elif ins.arg not in (3, 4):  # 3: StopIteration in a generator becomes RuntimeError; 4: async generators yield
         raise Impure(f"unsupported bytecode CALL_INTRINSIC_1 {ins.arg}")
 
 

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable
 from types import CodeType, FunctionType
 from typing import Any
 
+from fineflow.adapters.analysis.data_models import is_data_model, plain_model
 from fineflow.adapters.analysis.outside import Key, Outside
+from fineflow.adapters.analysis.tables import is_model
 from fineflow.adapters.analysis.values import NULL, SHARED, Impure, Kind, Value, immutable, is_scalar, join
 
 _BUDGET = 20_000  # instructions interpreted per verdict; a larger function is not worth the planning time
@@ -36,10 +38,13 @@ class Analysis(Outside):
 
     Closure cells are flow-insensitive: one abstract value for everything ever stored in a cell. It may grow after it
     was read, so the analysis is repeated to a fixed point.
+
+    trusting: validators of pydantic models are believed to change nothing.
     """
 
-    def __init__(self, returned: Iterable[Any] = ()) -> None:
+    def __init__(self, returned: Iterable[Any] = (), *, trusting: bool = False) -> None:
         super().__init__(returned)
+        self._trusting = trusting
         self.keys: dict[str, None] = {}
         self.escaped = False
         self.raises = False
@@ -75,11 +80,22 @@ class Analysis(Outside):
             raise Impure(f"reads {self.names[id(value.data)]}, which can change")
         elif kind is Kind.LAZY:
             raise Impure("stores, returns or passes on an iterator, which is read later")
+        elif kind is Kind.STREAM:
+            raise Impure("uses the iterator that it gets for something else than one loop")
         elif kind in (Kind.FUNC, Kind.BOUND):
             raise Impure("stores, returns or passes on a function")
         elif kind in (Kind.NULL, Kind.CELL, Kind.CELLS):
             raise Impure("unsupported use of a closure cell")
         return value
+
+    def makes(self, cls: Any) -> bool:
+        """Returns True for classes whose instances are data that is only validated, which may be a guard."""
+        if is_model(cls):
+            return True
+        if not (plain_model(cls) or (self._trusting and is_data_model(cls))):
+            return False
+        self.raises = True
+        return True
 
     def meet(self, a: Value, b: Value) -> Value:
         """Joins the values of two paths; the argument joined with other data is no longer tracked."""

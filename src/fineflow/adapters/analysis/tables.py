@@ -35,6 +35,7 @@ from fineflow.adapters.analysis.values import (
     Value,
     immutable,
 )
+from fineflow.adapters.core.recognition import of_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +201,11 @@ def trusted(func: Any) -> bool:
 
 
 def is_error(cls: Any) -> bool:
-    """Returns True for exceptions of Python's own; functions must not raise KeyboardInterrupt and the like early."""
-    return id(cls) in _ERRORS
+    """Returns True for exceptions of Python's own and of packages, which only hold what they are made of.
+
+    Functions must not raise KeyboardInterrupt and the like early.
+    """
+    return id(cls) in _ERRORS or (isinstance(cls, type) and issubclass(cls, Exception) and of_package(cls.__module__))
 
 
 def is_model(cls: Any) -> bool:

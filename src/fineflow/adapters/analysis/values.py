@@ -25,6 +25,7 @@ class Kind(Enum):
     SHARED = auto()  # anything else; may be part of the argument, hence must not be changed; ``data``: see ``part``
     FRESH = auto()  # a container this call created; ``data`` is "list", "dict", "set" or "any"
     LAZY = auto()  # an iterator this call created; it reads later, hence must not be stored or returned
+    STREAM = auto()  # the iterator that a generator function gets; ``data``: see ``GIVEN``
     MATCH = auto()  # a match of a regular expression, or None
     ERROR = auto()  # an exception this call created or caught
     FUNC = auto()  # a function this call defined; ``data`` is a ``Closure``
@@ -86,6 +87,9 @@ SCALAR = Value(Kind.SCALAR)
 NUMBER = Value(Kind.SCALAR, "number")
 SHARED = Value(Kind.SHARED)
 LAZY = Value(Kind.LAZY)
+GIVEN = Value(Kind.STREAM, "given")  # all that was taken of it has been passed on
+TAKEN = Value(Kind.STREAM, "taken")  # one item, the argument, has not
+OVER = Value(Kind.STREAM, "over")  # it has ended
 MATCH = Value(Kind.MATCH)
 ERROR = Value(Kind.ERROR)
 NONE = Value(Kind.CONST, None)
@@ -137,12 +141,15 @@ def join(a: Value, b: Value) -> Value:
         return SCALAR
     if a.kind is Kind.FRESH and b.kind is Kind.FRESH:
         return FRESH_ANY
+    if a.kind is Kind.STREAM and b.kind is Kind.STREAM:
+        return Value(Kind.BAD, "does not pass on all that it gets")
     for value in (a, b):
         if value.kind is Kind.BAD and isinstance(value.data, Table):
             return Value(Kind.BAD, "uses a table that differs from path to path")
     for value in (a, b):
         if value.kind is Kind.BAD:
             return value
+    for value in (a, b):
         if value.kind not in _DATA and value.kind is not Kind.ARG and not is_scalar(value):
             return Value(Kind.BAD, "uses a function or iterator that differs from path to path")
     return SHARED

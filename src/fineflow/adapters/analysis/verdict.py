@@ -16,12 +16,12 @@ from fineflow.adapters.analysis.calls import Site, call
 from fineflow.adapters.analysis.frame import Frame
 from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
-from fineflow.adapters.analysis.values import ARG, Impure, Kind, Value, immutable
+from fineflow.adapters.analysis.values import ARG, GIVEN, Impure, Kind, Value, immutable
 from fineflow.adapters.core.recognition import of_package
 from fineflow.declare import declared, is_supposing
 from fineflow.ir import Effect
 
-_POSITIONAL_REST, _NAMED_REST, _GENERATOR = 0x04, 0x08, 0x20
+_POSITIONAL_REST, _NAMED_REST, _GENERATOR, _GENERATORS = 0x04, 0x08, 0x20, 0x20 | 0x200
 # LangChain passes these by name to every function that has them as parameters.
 _CONTEXT = frozenset({"config", "run_manager", "callbacks"})
 
@@ -94,8 +94,23 @@ def _analysed(func: Callable[..., Any]) -> Verdict:
     return found
 
 
-def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
-    analysis = Analysis(returned)
+def passes_on(func: Callable[..., Any]) -> Verdict:
+    """Returns the verdict on a generator function, sync or async, that gets an iterator.
+
+    It is pure if it yields each item that it gets, as it is and once, and is otherwise like a pure function.
+    """
+    return _fresh(func, given=GIVEN)
+
+
+def trusting_models(func: Callable[..., Any]) -> Verdict:
+    """Returns the verdict on a function whose pydantic models are believed to change nothing when they validate."""
+    return _fresh(func, trusting=True)
+
+
+def _fresh(
+    func: Callable[..., Any], returned: Sequence[Any] = (), *, given: Value = ARG, trusting: bool = False
+) -> Verdict:
+    analysis = Analysis(returned, trusting=trusting)
     core = func
     while type(core) is functools.partial:
         core = core.func
@@ -103,7 +118,7 @@ def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
     try:
         if not (3, 11) <= sys.version_info[:2] <= (3, 13):
             raise Impure(f"unsupported bytecode of Python {sys.version_info[0]}.{sys.version_info[1]}")
-        analysis.settle(lambda: _enter(analysis, func))
+        analysis.settle(lambda: _enter(analysis, func, given))
     except Impure as problem:
         return Verdict(False, problem.reason, None, problem.where or where)
     except Exception as error:  # an unforeseen shape of code must cost an optimization, not the call
@@ -118,27 +133,29 @@ def _fresh(func: Callable[..., Any], returned: Sequence[Any] = ()) -> Verdict:
     return Verdict(True, reason, keys, where, checks, analysis.raises, held=tuple(analysis.held))
 
 
-def _enter(analysis: Analysis, func: Any) -> None:
-    """Analyses a call of ``func`` with the argument."""
+def _enter(analysis: Analysis, func: Any, given: Value) -> None:
+    """Analyses a call of ``func`` with the argument, or with an iterator that gives it."""
     bound: tuple[Any, ...] = ()
     named: dict[str, Any] = {}
     if type(func) is functools.partial:
         analysis.pin_partial(func)
         bound, named, func = func.args, dict(func.keywords), func.func
         for value in (*bound, *named.values()):
-            if not immutable(value):
+            if not (immutable(value) or analysis.makes(value)):
                 raise Impure(f"holds a {type(value).__name__}, which can change")
     if type(func) is MethodType and type(func.__func__) is FunctionType and not of_package(func.__module__):
         function, me = func.__func__, analysis.known(func.__self__, "self")
         analysis.pin_function(function)
-        parameters = _parameters(analysis, function, (None,), named)
+        parameters = _parameters(analysis, function, (None,), named, given)
         parameters[function.__code__.co_varnames[0]] = me
         Frame(analysis, function.__code__, function, ("entry",)).run(parameters)
         return
     if type(func) is FunctionType and not trusted(func):
         analysis.pin_function(func)
-        Frame(analysis, func.__code__, func, ("entry",)).run(_parameters(analysis, func, bound, named))
+        Frame(analysis, func.__code__, func, ("entry",)).run(_parameters(analysis, func, bound, named, given))
         return
+    if given is not ARG:
+        raise Impure(f"is {_kind(func)}, which may do anything")
     try:
         known = analysis.known(func, "")
     except Impure:
@@ -156,12 +173,14 @@ def _kind(func: Any) -> str:
 
 
 def _parameters(
-    analysis: Analysis, func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any]
+    analysis: Analysis, func: FunctionType, bound: tuple[Any, ...], named: dict[str, Any], given: Value
 ) -> dict[str, Value]:
-    """Returns abstract parameter values for a call with ``bound``, then the argument, and ``named``."""
+    """Returns abstract parameter values for a call with ``bound``, then ``given``, and ``named``."""
     code = func.__code__
-    if code.co_flags & _GENERATOR:
+    if code.co_flags & _GENERATOR and given is ARG:
         raise Impure("is a generator")
+    if not code.co_flags & _GENERATORS and given is not ARG:
+        raise Impure("is no generator")
     positional = code.co_varnames[: code.co_argcount]
     by_name = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     values: dict[str, Value] = {}
@@ -178,7 +197,7 @@ def _parameters(
             values[name] = Value(Kind.CONST, value)
     values.update((name, Value(Kind.CONST, value)) for name, value in zip(positional, bound, strict=False))
     if len(bound) < len(positional):
-        values[positional[len(bound)]] = ARG
+        values[positional[len(bound)]] = given
     elif not code.co_flags & _POSITIONAL_REST:
         raise Impure("takes no argument")
     rest = code.co_argcount + code.co_kwonlyargcount

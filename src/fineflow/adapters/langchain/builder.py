@@ -22,6 +22,7 @@ class ChainBuilder(Builder):
     options: keyword arguments bound on the path to the current step. configured: True if something on the path changes
     what a config makes configurable. configurable: the configurable values there; None: not known. invoked: True if
     stock calls ``invoke`` here even when the whole chain streams. alone: True if it only asks about one component.
+    output: the type that values of the current step are declared to have, if any.
     queries: appends the vectors of what an opaque step is going to search for; returns None if that is not known.
     """
 
@@ -30,11 +31,16 @@ class ChainBuilder(Builder):
     configurable: Mapping[str, Any] | None = field(default_factory=dict)
     invoked: bool = False
     alone: bool = False
+    output: Any = None
     queries: Callable[[Any, Symbol, ChainBuilder], Leaf | None] = lambda step, value, b: None
 
-    def opaque(self, obj: Any, value: Symbol, reason: str, **shown: Any) -> Leaf:
+    def opaque(self, obj: Any, value: Symbol, reason: str, *, changes: bool = True, **shown: Any) -> Leaf:
+        """Appends an opaque step. changes: it may change something, so that other calls wait for it."""
         vectors = self.queries(obj, value, self)
         made = super().opaque(obj, value, reason, **shown)
+        if not changes:
+            last = self.primitives[-1]
+            self.primitives[-1] = last.with_(meta={**last.meta, "reads_only": True})
         if vectors is not None:
             last = self.primitives[-1]
             self.primitives[-1] = last.with_(args={**last.args, "vectors": vectors.ref})

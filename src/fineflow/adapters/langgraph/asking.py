@@ -13,8 +13,8 @@ from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from langchain_core.tools import StructuredTool
 
+from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.recognition import of_package
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 
 _OPERATIONS = (
     "RESUME NOP CACHE COPY SWAP POP_TOP PUSH_NULL COPY_FREE_VARS LOAD_CONST LOAD_SMALL_INT LOAD_GLOBAL LOAD_DEREF "

@@ -19,6 +19,7 @@ from langchain_core.prompts import BasePromptTemplate, PromptTemplate
 from langchain_core.tools import StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
 
+from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -26,7 +27,6 @@ from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of, reads
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, calls_components
 from fineflow.adapters.langgraph.asking import filled
 from fineflow.adapters.langgraph.messages import reader

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import (
     Runnable,
     RunnableAssign,
+    RunnableGenerator,
     RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
     RunnablePick,
     RunnableSequence,
+    RunnableWithFallbacks,
 )
 from langchain_core.runnables.base import RunnableBindingBase
 
@@ -54,6 +56,7 @@ COMPOSES = frozenset({"assign", "pipe"})
 """Methods that make another sequence."""
 
 _FUNCTIONS = (Local, FunctionType, MethodType, operator.itemgetter)
+_FUNCTION_STEPS = (MadeFunction, RunnableLambda, RunnableGenerator, RunnablePassthrough, RunnablePick)
 _KINDS = (RunnableParallel, RunnablePassthrough, RunnableLambda, RunnableSequence)
 
 
@@ -155,9 +158,9 @@ def components_in(obj: Any) -> list[Any]:
         return [part for step in obj.steps for part in components_in(step)]
     if type(obj) is MadeParallel:
         return [part for branch in obj.branches.values() for part in components_in(branch)]
-    if type(obj) in (RunnableAssign, RunnableParallel, RunnableSequence):
+    if type(obj) in (RunnableAssign, RunnableParallel, RunnableSequence, RunnableWithFallbacks):
         return [part for each in _members(obj) for part in components_in(each)]
-    return [] if isinstance(obj, MadeFunction | RunnableLambda | RunnablePassthrough | RunnablePick) else [obj]
+    return [] if isinstance(obj, _FUNCTION_STEPS) else [obj]
 
 
 def parts_of(obj: Any) -> list[Any]:
@@ -172,4 +175,6 @@ def parts_of(obj: Any) -> list[Any]:
 def _members(obj: Any) -> list[Any]:
     if type(obj) is RunnableAssign:
         return [obj.mapper]
+    if type(obj) is RunnableWithFallbacks:
+        return [obj.runnable]
     return list(obj.steps__.values()) if type(obj) is RunnableParallel else list(obj.steps)

@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import BasePromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda, RunnableSequence
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 
@@ -54,8 +54,9 @@ from fineflow.adapters.langchain.inner_calls.composed import (
 )
 from fineflow.adapters.langchain.inner_calls.embedded_texts import embedded
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN, inner_of
-from fineflow.adapters.langchain.inner_calls.made_components import computes, made, makes, plain, same, structured
+from fineflow.adapters.langchain.inner_calls.made_components import computes, made, makes, plain, same
 from fineflow.adapters.langchain.lowering.list_functions import judged
+from fineflow.adapters.langchain.lowering.package_functions import reads_only, value_of
 from fineflow.adapters.langchain.user_functions import BATCHES, ENTRIES, STREAMS, composite, functions_of, methods_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
@@ -170,8 +171,8 @@ class Runnables:
         if not self.reads_only(part, "invoke", key):
             return UNKNOWN
         obj: Any = part.__wrapped__
-        if isinstance(obj, RunnableLambda):
-            return obj.func(key).model_copy(deep=True)
+        if isinstance(obj, RunnableLambda | RunnableGenerator):
+            return value_of(obj, key, sync=getattr(obj, "_transform", None) is not None or "func" in vars(obj))
         if isinstance(obj, BasePromptTemplate):
             return obj._format_prompt_with_error_handling(plain(key))
         message = isinstance(key, BaseMessage)
@@ -231,7 +232,7 @@ class Runnables:
     def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if type(obj) is MadeFunction:
             return function_in(obj, name, args[0])
-        if type(obj) in (*MADE, Fresh) or structured(obj) is not None:
+        if type(obj) in (*MADE, Fresh) or _is_packaged(obj):
             return None
         return inner_of(obj, name, args, named)
 
@@ -241,8 +242,7 @@ class Runnables:
         return makes(obj.kind if isinstance(obj, Fresh) else obj, name)
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        found = made(kind, name, args, named)
-        return MadeSequence(tuple(found)) if type(found) is list and isinstance(kind, BaseLanguageModel) else found
+        return made(kind, name, args, named)
 
     def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:
         return same(left, right, made)
@@ -251,18 +251,21 @@ class Runnables:
 def _is_opaque(step: Any) -> bool:
     if isinstance(step, BaseTool):
         return True
-    if type(step) is not RunnableLambda or structured(step) is not None:
+    if type(step) is not RunnableLambda or _is_packaged(step):
         return False
     return not judged(step.__dict__.get("func")).pure
 
 
+def _is_packaged(step: Any) -> bool:
+    """Returns True for a step over a package's function that changes nothing."""
+    return type(step) is RunnableLambda and "afunc" not in vars(step) and reads_only(step.func)
+
+
 def reads(p: Primitive) -> bool:
-    """Returns True for steps that change nothing: by their effects, or as parsers of packages, which stock runs."""
-    if p.effects.kind in _READING:
+    """Returns True for steps that change nothing: by their effects, or as what stock runs of packages."""
+    if p.effects.kind in _READING or p.meta.get("reads_only"):
         return True
     kind = type(p.component)
-    if kind is RunnableLambda:
-        return structured(p.component) is not None
     return issubclass(kind, BaseOutputParser) and of_package(kind.__module__)
 
 

@@ -11,8 +11,8 @@ from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 from langchain_core.tools import BaseTool
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.analysis.pydantic_fields import stays
 from fineflow.adapters.langchain.inner_calls.chain_calls import Inner, within
-from fineflow.adapters.langchain.lowering.pydantic_fields import stays
 from fineflow.adapters.langchain.user_functions import functions_of_tool
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -10,16 +10,30 @@ from langchain_core.language_models import BaseLanguageModel
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.prompts.chat import BaseChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from langchain_core.runnables import (
+    Runnable,
+    RunnableAssign,
+    RunnableGenerator,
+    RunnableLambda,
+    RunnableParallel,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import SecretStr
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.recognition import find, of_package, owner
+from fineflow.adapters.langchain.inner_calls.composed import (
+    MadeParallel,
+    MadeSequence,
+    coerced,
+    components_in,
+    steps_of,
+)
 from fineflow.adapters.langchain.inner_calls.made_chains import made_chain, makes_chains
-from fineflow.adapters.langchain.lowering import parsers, prompts
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
+from fineflow.adapters.langchain.lowering import package_functions, parsers, prompts
 from fineflow.adapters.lookahead import Stop
 
 _MADE_OF = ("langchain_core.prompts.", "langchain_core.output_parsers.")
@@ -61,37 +75,35 @@ def _of_component(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, 
     value = getattr(obj, name)(*args, **named)
     if name != "with_structured_output":
         return value
-    steps = list(_flattened(value))
-    for step in steps:
-        if not isinstance(step, RunnableBindingBase | BaseOutputParser) and not plain_model(structured(step)):
-            raise Stop("asks for structured output that is more than the model's and a parser's")
-    return steps
-
-
-def structured(step: Any) -> Any:
-    """Returns the model that a function of langchain-openai takes out of a message; None for any other step."""
-    return parsers.structured_model(getattr(step, "__dict__", {}).get("func"))
+    found = _taken_apart(value)
+    if not all(isinstance(part, RunnableBindingBase | BaseOutputParser) for part in components_in(found)):
+        raise Stop("asks for structured output that is more than the model's and a parser's")
+    return found
 
 
 def computes(obj: Any) -> bool:
-    """Returns True for a component that only computes: a prompt, a parser."""
+    """Returns True for a component that only computes: a prompt, a parser, a function of a package."""
     kind = type(obj)
-    if kind is RunnableLambda:
-        return plain_model(structured(obj))
+    if kind in (RunnableLambda, RunnableGenerator):
+        return package_functions.computes(obj)
     return (issubclass(kind, BasePromptTemplate) and find(prompts.ROWS, obj) is not None) or (
         issubclass(kind, BaseOutputParser) and find(parsers.ROWS, obj) is not None
     )
 
 
-def _flattened(chain: Any) -> Iterator[Any]:
-    """Yields the steps of a sequence, without bindings that bind nothing."""
-    if isinstance(chain, RunnableSequence):
-        for step in chain.steps:
-            yield from _flattened(step)
-    elif isinstance(chain, RunnableBindingBase) and not (chain.kwargs or chain.config or chain.config_factories):
-        yield from _flattened(chain.bound)
-    else:
-        yield chain
+def _taken_apart(obj: Any) -> Any:
+    """Returns a chain that a package has composed as one that the walk has, without bindings that bind nothing."""
+    if type(obj) is RunnableSequence:
+        return MadeSequence(tuple(step for each in obj.steps for step in steps_of(_taken_apart(each))))
+    if type(obj) in (RunnableParallel, RunnableAssign):
+        branches = (obj.mapper if type(obj) is RunnableAssign else obj).steps__
+        parts = {name: _taken_apart(part) for name, part in branches.items()}
+        return MadeParallel(parts, merged=type(obj) is RunnableAssign)
+    if type(obj) is RunnableWithFallbacks:
+        return _taken_apart(obj.runnable)  # a walk ends where that fails
+    if isinstance(obj, RunnableBindingBase) and not (obj.kwargs or obj.config or obj.config_factories):
+        return _taken_apart(obj.bound)
+    return coerced(obj.func) if type(obj) is RunnableLambda and not package_functions.computes(obj) else obj
 
 
 def _is_plain_template(obj: Any) -> bool:

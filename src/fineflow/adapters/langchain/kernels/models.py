@@ -169,13 +169,21 @@ def _message(model: Any, entry: Entry, result: Any) -> Any:
     if not isinstance(model, BaseChatModel):
         return result.generations[0][0].text
     if not entry.in_pieces:
-        return result.generations[0].message
+        return _completed(result.generations[0], result.llm_output)
     if assembles(model):
-        return assembled(model, entry, result).generations[0].message
-    message = result[0].message
-    for chunk in result[1:]:
-        message = message + chunk.message
-    return message
+        whole = assembled(model, entry, result)
+        return _completed(whole.generations[0], whole.llm_output)
+    first, *others = map(_completed, result)
+    return sum(others, start=first)
+
+
+def _completed(generation: Any, output: Mapping[str, Any] | None = None) -> Any:
+    """Returns the message of a generation with the metadata that stock adds to it, which functions may read."""
+    message = generation.message
+    added = {**(output or {}), **(generation.generation_info or {})}
+    if added.keys() <= message.response_metadata.keys():
+        return message
+    return message.model_copy(update={"response_metadata": {**added, **message.response_metadata}})
 
 
 def partial_decode(p: Primitive, args: Args, run: Execution) -> Work:

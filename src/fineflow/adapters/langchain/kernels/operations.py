@@ -18,13 +18,14 @@ from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, curren
 from fineflow.adapters.langchain.kernels.growing import growing_prefill
 from fineflow.adapters.langchain.kernels.itemwise import one_item
 from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
-from fineflow.adapters.langchain.kernels.parsing import parse, pieces
+from fineflow.adapters.langchain.kernels.parsing import own_failures, parse, pieces
 from fineflow.adapters.langchain.kernels.prefilling import partial_prefill
 from fineflow.adapters.langchain.kernels.reranking import aggregate, rerank
 from fineflow.adapters.langchain.kernels.searches import search
 from fineflow.adapters.langchain.kernels.vectors import embed
 from fineflow.adapters.langchain.lowering import tools
 from fineflow.adapters.langchain.lowering.function_claims import read
+from fineflow.adapters.langchain.lowering.package_functions import value_of
 from fineflow.adapters.langchain.lowering.routing import chosen_routes
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call import control_flow
@@ -65,9 +66,11 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
         return one_item(p, args)
 
     def called(given: Any) -> Any:
-        if p.meta.get("copied"):  # the message holds the value itself
-            return p.component.func(given).model_copy(deep=True)
+        if p.meta.get("packaged"):
+            return value_of(p.component, given, sync=run.call.sync)
         plain(given)
+        if p.meta.get("through"):
+            return value_of(p.component, given, sync=run.call.sync)
         start = thread_time()
         value = p.component.func(given)
         computed(p.component.func, thread_time() - start, brief=False)
@@ -77,7 +80,7 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
             raise LeftToStock("the function returned a runnable that was not known before")
         return found
 
-    return pieces(p, args["value"], called, run)
+    return own_failures(run, lambda: pieces(p, args["value"], called, run))
 
 
 def warm(p: Primitive, args: Args, run: Execution) -> Any:

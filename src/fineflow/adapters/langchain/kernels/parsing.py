@@ -13,9 +13,9 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, Generation
 
+from fineflow.adapters.analysis.pydantic_fields import ready
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock
 from fineflow.adapters.langchain.kernels.models import Source
-from fineflow.adapters.langchain.lowering.pydantic_fields import ready
 from fineflow.ir import Primitive
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.streams import Stream
@@ -33,9 +33,17 @@ def parse(p: Primitive, args: Args, run: Execution) -> Any:
         message = isinstance(whole, BaseMessage)
         return p.component.parse_result([ChatGeneration(message=whole) if message else Generation(text=whole)])
 
+    return own_failures(run, lambda: pieces(p, args["text"], parsed, run))
+
+
+def own_failures(run: Execution, made: Callable[[], Any]) -> Any:
+    """Returns what a parser or function makes; an exception of its own as a task that has failed.
+
+    Stock meets it when it gets there, and may have a fallback.
+    """
     try:
-        return pieces(p, args["text"], parsed, run)
-    except Exception as error:  # the parser's own: stock meets it when it parses, and may have a fallback
+        return made()
+    except Exception as error:
         failed = run.call.loop.create_future()
         failed.set_exception(error)
         return failed
@@ -45,7 +53,7 @@ def pieces(p: Primitive, source: Any, parsed: Parse, run: Execution) -> Any:
     """Returns the value that ``parsed`` makes of the input; releases final parts while the input is being written."""
     if not isinstance(source, Source):
         value = parsed(source)
-        if isinstance(value, p.meta.get("model", ())):
+        if type(value) is p.meta.get("model"):
             release_fields(p, value, run)
         return value
     if p.meta.get("through"):

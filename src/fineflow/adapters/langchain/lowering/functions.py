@@ -13,20 +13,21 @@ from typing import Any
 from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager, is_async_generator
 
+from fineflow.adapters.analysis.data_models import plain_model
 from fineflow.adapters.analysis.growing import growing
 from fineflow.adapters.analysis.itemwise import itemwise
 from fineflow.adapters.analysis.keys import keys_read
-from fineflow.adapters.core.builder import MESSAGE, VALUE, Leaf, Record, Symbol
+from fineflow.adapters.core.builder import MESSAGE, VALUE, Record, Symbol
 from fineflow.adapters.core.durations import brief, slow
 from fineflow.adapters.core.nested_graphs import kind_of
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.builder import ChainBuilder
-from fineflow.adapters.langchain.lowering import history, parsers, routing
+from fineflow.adapters.langchain.lowering import history, routing
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.lowering.function_claims import keys_of, shadow_of_function, takes_config
 from fineflow.adapters.langchain.lowering.list_functions import judged, list_made, model_field
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
+from fineflow.adapters.langchain.lowering.package_functions import judged_generator, packaged, reads_only
 from fineflow.adapters.langchain.lowering.retrieval import ingest
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.resources import shown
@@ -35,6 +36,7 @@ from fineflow.declare import Declaration, declaration
 from fineflow.ir import PURE, Effects, Op
 
 _CONFIGURABLE = frozenset({"configurable"})
+_GUARDS = "is pure, but has a raise or assert"
 
 
 def _lower_lambda(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
@@ -61,22 +63,25 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
         return b.pick(value, name)
     if hasattr(step, "afunc"):
         raise NotLowered("has an async function besides the sync one")
-    if (schema := parsers.structured_model(func)) is not None:
-        return _lower_structured(step, schema, value, b)
     verdict = judged(func)
-    where = verdict.location
-    if verdict.unordered and not verdict.raises and not b.assume_pure:
+    where, known = verdict.location, packaged(func)
+    guards = verdict.raises and not (known or b.assume_pure)
+    if verdict.unordered and not guards and not b.assume_pure:
         return b.unordered(step, value, verdict)
     if not (verdict.pure or b.assume_pure):
-        return b.opaque(step, value, verdict.reason, where=where)
-    if verdict.raises and not b.assume_pure:
-        return b.opaque(step, value, "is pure, but has a raise or assert", where=where)
+        return b.opaque(step, value, verdict.reason, where=where, changes=not reads_only(func))
+    if guards:
+        return b.opaque(step, value, _GUARDS, where=where)
     if accepts_config(func) or accepts_run_manager(func) or inspect.isgeneratorfunction(func):
         return b.opaque(step, value, "takes the run's config, or yields", where=where)
     given = b.whole(value, verdict.keys if verdict.pure else None)
     reason = verdict.reason if verdict.pure else "assumed pure"
     made, leaf = list_made(func, value), b.leaf
     facts: dict[str, Any] = {"reads": verdict.keys, "verdict": verdict, **made} if verdict.pure else {}
+    if verdict.pure and known:
+        facts["packaged"] = True
+    if plain_model(b.output):
+        facts["model"] = b.output
     if verdict.pure and (each := itemwise(func)) is not None:
         facts["itemwise"] = each
     if verdict.pure and (grows := growing(func)) is not None:
@@ -93,16 +98,6 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
             where=where,
             **facts,
         )
-
-
-def _lower_structured(step: RunnableLambda[Any, Any], schema: Any, value: Symbol, b: ChainBuilder) -> Symbol:
-    """Lowers langchain-openai's function that takes a pydantic model out of a message."""
-    if not isinstance(value, Leaf) or value.kind != MESSAGE:
-        raise NotLowered("its input is not a chat model's message")
-    if not plain_model(schema):
-        raise NotLowered("its model has validators, aliases or custom types, which are user code")
-    with b.inside("", "parser"):
-        return b.add(Op.CALL, {"value": value.ref}, component=step, kind=VALUE, model=schema, copied=True)
 
 
 def _takes_time(step: RunnableLambda[Any, Any], value: Symbol) -> bool:
@@ -148,11 +143,24 @@ def _lower_declared(step: RunnableLambda[Any, Any], promise: Declaration, value:
 
 
 def _lower_generator(step: RunnableGenerator[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
-    """Lowers a step over a declared generator: only stock calls it, but what it does not touch need not wait."""
-    promise = promised(step)
-    if promise is None or b.options:
-        raise NotLowered("yields: runs through its own methods")
-    return b.by_stock(step, value, declared_effects(promise, b), where=place(functions_of(step)[0]))
+    """Lowers a step over a generator: one that passes on what it gets, or a declared one, which only stock calls."""
+    if b.options:
+        raise NotLowered("has keyword arguments bound to it")
+    functions = functions_of(step)
+    if (promise := promised(step)) is not None:
+        return b.by_stock(step, value, declared_effects(promise, b), where=place(functions[0]))
+    verdict = judged_generator(step)
+    known = all(map(packaged, functions))
+    guards = verdict.raises and not (known or b.assume_pure)
+    if not (verdict.pure or verdict.unordered) or guards:
+        return b.opaque(step, value, _GUARDS if guards else f"yields, and {verdict.reason}", where=verdict.location)
+    if verdict.unordered:
+        b.unordered(step, value, verdict)
+        return value
+    given = b.whole(value)
+    facts: dict[str, Any] = {"verdict": verdict, "through": True, "packaged": known}
+    with b.inside("", _name(functions[0])):
+        return b.add(Op.CALL, {"value": given.ref}, component=step, kind=given.kind, **facts)
 
 
 def _stays(step: RunnableLambda[Any, Any], b: ChainBuilder) -> str:

@@ -12,7 +12,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 from fineflow.adapters.analysis.bytecode import decode
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, Row, believed
+from fineflow.adapters.core.recognition import NotLowered, Row, believed, of_package, plain, same_method
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
@@ -135,6 +135,33 @@ def _only_streamed(model: Any, options: Mapping[str, Any]) -> str:
     return f"{why}; in all calls with streaming=True" if "streaming" in type(model).model_fields else why
 
 
+class _ModelRow(Row):
+    """Row of models, also of those whose package wraps an entry method: it hands its input on to the base class's.
+
+    What it changes of the other arguments shows when stock claims: requests are compared by them.
+    """
+
+    def matches(self, obj: Any) -> bool:
+        if Row.matches(self, obj):
+            return True
+        kind: Any = type(obj)
+        if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
+            return False
+        return all(same_method(kind, self.base, name) or _hands_on(plain(kind, name), name) for name in self.methods)
+
+
+@lru_cache(maxsize=512)
+def _hands_on(method: Any, name: str) -> bool:
+    """Returns True if a package's method, which overrides an inherited one, calls that with its own input."""
+    code = getattr(method, "__code__", None)
+    if code is None or name not in RUN or not of_package(method.__module__):
+        return False
+    given = code.co_varnames[1:2]
+    steps = [(each.name.partition("_")[0], each.value) for each in decode(code)]
+    called = any(one[1] == name and other == ("LOAD", *given) for one, other in pairwise(steps))
+    return "super" in code.co_names and called and ("STORE", *given) not in steps
+
+
 _CHAT = (
     *RUN,
     "generate",
@@ -149,6 +176,6 @@ _LLM = (*RUN, "generate", "agenerate", "generate_prompt", "agenerate_prompt", "_
 _READ = ("rate_limiter", "engine", "streaming", "disable_streaming")
 
 ROWS = (
-    Row(BaseChatModel, _CHAT, _lower_model, shadow_chat, "llm", _READ, calls=_INNER),
+    _ModelRow(BaseChatModel, _CHAT, _lower_model, shadow_chat, "llm", _READ, calls=_INNER),
     Row(BaseLLM, _LLM, _lower_model, shadow_llm, "llm", ("rate_limiter", "engine"), calls=_INNER),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -22,10 +21,10 @@ from langchain_core.output_parsers.openai_tools import (
     PydanticToolsParser,
 )
 
-from fineflow.adapters.core.builder import MESSAGE, TEXT, VALUE, Leaf, Symbol
+from fineflow.adapters.analysis.pydantic_fields import plain_model
+from fineflow.adapters.core.builder import TEXT, VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.langchain.builder import ChainBuilder
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.text.csv_items import CommaSeparated
 from fineflow.adapters.text.items import Lines, Markdown, Numbered, Splitter
@@ -72,8 +71,8 @@ def _lower_parser(parser: BaseOutputParser[Any], value: Symbol, b: ChainBuilder)
 
 def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: ChainBuilder) -> Symbol:
     """Lowers a parser that makes objects of a message's tool calls: known as a whole, once the message is."""
-    if not isinstance(value, Leaf) or value.kind != MESSAGE:
-        raise NotLowered("its input is not a chat model's message")
+    if not isinstance(value, Leaf):
+        raise NotLowered("its input is a dict, not a message")
     if isinstance(parser, PydanticToolsParser) and not all(map(plain_model, parser.tools)):
         raise NotLowered("one of its models has validators, aliases or custom types, which are user code")
     params: dict[str, Any] = {}
@@ -81,15 +80,6 @@ def _lower_tools_parser(parser: JsonOutputToolsParser, value: Symbol, b: ChainBu
         params["model"] = parser.tools[0]
     # In streaming calls it emits ever larger lists, which stock adds up for later steps.
     return b.add(Op.PARSE, {"text": value.ref}, component=parser, kind=VALUE, cumulative=True, **params)
-
-
-def structured_model(func: Any) -> Any:
-    """Returns the model that ``ChatOpenAI.with_structured_output`` takes out of a message by this function, if any."""
-    if type(func) is not partial or func.args or func.keywords.keys() != {"schema"}:
-        return None
-    module = sys.modules.get("langchain_openai.chat_models.base")  # as of langchain-openai 1.7.3
-    own = getattr(module, "_oai_structured_outputs_parser", None)
-    return func.keywords["schema"] if own is not None and func.func is own else None
 
 
 _METHODS = (*RUN, "parse", "parse_result", "aparse_result", "aparse")

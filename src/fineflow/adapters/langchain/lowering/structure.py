@@ -7,6 +7,7 @@ from typing import Any
 from langchain_core.runnables import (
     Runnable,
     RunnableBinding,
+    RunnableLambda,
     RunnableParallel,
     RunnablePassthrough,
     RunnablePick,
@@ -107,7 +108,9 @@ def _shadow_passthrough(step: RunnablePassthrough[Any], site: Site) -> Any:
 def lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol:
     """Lowers what arguments or a config are bound to."""
     options, b.options = b.options, {**binding.kwargs, **b.options}
-    configured, configurable = b.configured, b.configurable
+    configured, configurable, output = b.configured, b.configurable, b.output
+    declared = binding.custom_output_type if b.output is None else b.output
+    b.output = declared if isinstance(binding.bound, RunnableLambda | RunnableBindingBase) else None
     b.configured = configured or "configurable" in binding.config or bool(binding.config_factories)
     if b.configurable is not None:  # what the call sets goes before what is bound
         bound = {**(binding.config.get("configurable") or {}), **b.configurable}
@@ -116,7 +119,7 @@ def lower_binding(binding: RunnableBindingBase[Any, Any], value: Symbol, b: Chai
         with b.inside("bound", ""):
             return b.lower(binding.bound, value)
     finally:
-        b.options, b.configured, b.configurable = options, configured, configurable
+        b.options, b.configured, b.configurable, b.output = options, configured, configurable, output
 
 
 def shadow_binding(binding: RunnableBindingBase[Any, Any], site: Site) -> Any:

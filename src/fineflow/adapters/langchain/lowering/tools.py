@@ -12,6 +12,7 @@ from typing import Any
 from langchain_core.tools import StructuredTool
 from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
 
+from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import NotLowered, Row
 from fineflow.adapters.core.shadows import Site
@@ -20,7 +21,6 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.lowering.declared import declared_effects, place
-from fineflow.adapters.langchain.lowering.pydantic_fields import plain_model
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.run_recorder import Recorder, starts_runs
 from fineflow.declare import Declaration, declaration
