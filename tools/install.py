@@ -8,6 +8,7 @@ environments share its cache); otherwise pip. The installer's own output is show
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -28,6 +29,21 @@ def command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "pip", "install", *options, *arguments]
 
 
+def environment() -> dict[str, str]:
+    """Returns the environment of the installer: uv looks for wheels in the folders that pip is configured with, too.
+
+    A build of PyTorch for CPUs may lie there; without it, the default build brings gigabytes of CUDA.
+    """
+    asked = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False)
+    folders = [
+        folder
+        for name, _, value in (line.partition("=") for line in asked.stdout.splitlines())
+        if name.rpartition(".")[2] == "find-links"
+        for folder in value.strip("'\"").split()
+    ]
+    return os.environ | ({"UV_FIND_LINKS": ",".join(dict.fromkeys(folders))} if folders else {})
+
+
 def main(label: str, log: Path, arguments: Sequence[str]) -> int:
     """Runs the installer and returns its exit code; ``log`` gets its whole output."""
     start = last = time.monotonic()
@@ -36,7 +52,9 @@ def main(label: str, log: Path, arguments: Sequence[str]) -> int:
     terminal = sys.stdout.isatty()
     print(f"{label} ...", flush=True)
     with (
-        subprocess.Popen(command(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as installer,
+        subprocess.Popen(
+            command(arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+        ) as installer,
         log.open("w", encoding="utf-8") as out,
     ):
         assert installer.stdout is not None
