@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, aclosing
@@ -17,6 +18,7 @@ from fineflow.adapters.core import late_searches, unfinished
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.recognition import of_package, owner, plain
 from fineflow.adapters.core.repeatable import Verdict, verdict
 from fineflow.adapters.core.session import Session
 from fineflow.adapters.core.verifying import Sampled, chosen
@@ -92,7 +94,8 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_eager(self, invocation: Invocation) -> bool:
         """Returns True if the graph runs ahead even without an expected gain."""
-        return self._self_options.eager
+        # A sync call on the thread of an event loop waits for another one, which has to gain.
+        return self._self_options.eager and not (invocation.sync and asyncio._get_running_loop() is not None)
 
     def _self_plan(self, invocation: Invocation) -> Plan | None:
         """Returns the plan that a call follows; None if it goes to the user's object."""
@@ -287,11 +290,16 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_iterate(self, invocation: Invocation) -> Iterator[Any]:
         """Runs a sync call that streams."""
-        if recording.recorders and recording.due():
-            return recording.stream(self.__wrapped__, invocation.method, partial(self._self_iterate, invocation))
         plan = self._self_plan(invocation)
+        if plan is None or _made_at_call(self.__wrapped__, invocation.method):
+            invocation.make_now(self.__wrapped__)
+        if recording.recorders and recording.due():
+            return recording.stream(self.__wrapped__, invocation.method, partial(self._self_pieces, plan, invocation))
+        return self._self_pieces(plan, invocation)
+
+    def _self_pieces(self, plan: Plan | None, invocation: Invocation) -> Iterator[Any]:
         if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
-            stock: Iterator[Any] = invocation.stock(self.__wrapped__)  # may raise now, not at the first chunk
+            stock: Iterator[Any] = invocation.stock(self.__wrapped__)
             return stock
         timeout = self._self_options.timeout
         if timeout is None or on_engine_loop():
@@ -316,9 +324,14 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
         """Runs an async call that streams."""
-        if recording.recorders and recording.due():
-            return recording.astream(self.__wrapped__, invocation.method, partial(self._self_aiterate, invocation))
         plan = self._self_plan(invocation)
+        if plan is None or _made_at_call(self.__wrapped__, invocation.method):
+            invocation.make_now(self.__wrapped__)
+        if recording.recorders and recording.due():
+            return recording.astream(self.__wrapped__, invocation.method, partial(self._self_apieces, plan, invocation))
+        return self._self_apieces(plan, invocation)
+
+    def _self_apieces(self, plan: Plan | None, invocation: Invocation) -> AsyncIterator[Any]:
         if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             stock: AsyncIterator[Any] = invocation.stock(self.__wrapped__)
             return stock
@@ -377,6 +390,16 @@ def merged(obj: Any) -> Any:
     There its calls are parts of the outer call, as those of the user's object are, unless its options say otherwise.
     """
     return obj.__wrapped__ if issubclass(type(obj), Planned) and obj._self_merges else obj
+
+
+def _made_at_call(obj: Any, method: str) -> bool:
+    """Returns True if a method that streams does something at its call, which may be done once more.
+
+    Others are generator functions, or the user's own.
+    """
+    kind, found = type(obj), plain(type(obj), method)
+    lazy = inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found)
+    return not lazy and of_package(owner(kind, method).__module__)
 
 
 def _answering(planner: Planner) -> Planner:

@@ -204,11 +204,14 @@ def called(func: Any) -> Any:
     return func
 
 
-def of_package(module: str) -> bool:
+def of_package(module: object) -> bool:
     """Returns True if a module belongs to fineflow or to an installed package, not to the user's application.
 
-    An application that is installed in development mode, or that runs from its folder, is the user's.
+    An application that is installed in development mode, or that runs from its folder, is the user's. module: a
+    ``__module__``, which code that makes functions and classes may have set to anything.
     """
+    if not isinstance(module, str):
+        return False
     package = module.partition(".")[0]
     if package == "fineflow":
         return True
