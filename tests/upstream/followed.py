@@ -13,7 +13,8 @@ from fineflow.ir.primitive import FED
 
 
 def _fed(graph: Graph) -> Iterator[str]:
-    return (p.leaf for p in running(graph) if p.op in FED and p.by_stock)
+    """Yields the steps whose values the graph gets. Nothing follows the object as a whole, the empty path."""
+    return (p.leaf for p in running(graph) if p.op in FED and p.by_stock and p.leaf)
 
 
 def optimize(obj: Any, **options: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import inspect
 import warnings
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from contextlib import AsyncExitStack, aclosing
@@ -18,7 +17,6 @@ from fineflow.adapters.core import late_searches, unfinished
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.recognition import of_package, owner, plain
 from fineflow.adapters.core.repeatable import Verdict, verdict
 from fineflow.adapters.core.session import Session
 from fineflow.adapters.core.verifying import Sampled, chosen
@@ -291,7 +289,7 @@ class Planned(wrapt.ObjectProxy[Any]):
     def _self_iterate(self, invocation: Invocation) -> Iterator[Any]:
         """Runs a sync call that streams."""
         plan = self._self_plan(invocation)
-        if plan is None or _made_at_call(self.__wrapped__, invocation.method):
+        if plan is None:
             invocation.make_now(self.__wrapped__)
         if recording.recorders and recording.due():
             return recording.stream(self.__wrapped__, invocation.method, partial(self._self_pieces, plan, invocation))
@@ -325,7 +323,7 @@ class Planned(wrapt.ObjectProxy[Any]):
     def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
         """Runs an async call that streams."""
         plan = self._self_plan(invocation)
-        if plan is None or _made_at_call(self.__wrapped__, invocation.method):
+        if plan is None:
             invocation.make_now(self.__wrapped__)
         if recording.recorders and recording.due():
             return recording.astream(self.__wrapped__, invocation.method, partial(self._self_apieces, plan, invocation))
@@ -390,16 +388,6 @@ def merged(obj: Any) -> Any:
     There its calls are parts of the outer call, as those of the user's object are, unless its options say otherwise.
     """
     return obj.__wrapped__ if issubclass(type(obj), Planned) and obj._self_merges else obj
-
-
-def _made_at_call(obj: Any, method: str) -> bool:
-    """Returns True if a method that streams does something at its call, which may be done once more.
-
-    Others are generator functions, or the user's own.
-    """
-    kind, found = type(obj), plain(type(obj), method)
-    lazy = inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found)
-    return not lazy and of_package(owner(kind, method).__module__)
 
 
 def _answering(planner: Planner) -> Planner:

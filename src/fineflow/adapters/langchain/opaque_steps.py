@@ -124,19 +124,6 @@ class Tap(Runnable[Any, Any]):
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         return self._awatched(self.step.astream(input, config, **kwargs), Watch(input))
 
-    # Chunks of most steps come by ``astream``.
-
-    def astream_events(self, *args: Any, **kwargs: Any) -> Any:
-        return self._streams("astream_events", Runnable.astream_events)(*args, **kwargs)
-
-    def astream_log(self, *args: Any, **kwargs: Any) -> Any:
-        return self._streams("astream_log", Runnable.astream_log)(*args, **kwargs)
-
-    def _streams(self, method: str, common: Any) -> Any:
-        """Returns a method of the step, if it has its own; else the common one of this."""
-        own = getattr(type(self.step), method) is not common
-        return getattr(self.step, method) if own else partial(common, self)
-
     def _watched(self, chunks: Iterator[Any], watch: Watch) -> Iterator[Any]:
         here = self.site.here
         if here is None:
