@@ -61,8 +61,8 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     # Graphs hold LangChain's components: it is LangChain's adapter, and more.
     "adapters.langgraph": (
-        *("ir", "runtime", "adapters.core", "adapters.inner_calls", "adapters.lookahead", "adapters.langchain"),
-        *LEAVES,
+        *("ir", "runtime", "adapters.core", "adapters.inner_calls", "adapters.lookahead", "adapters.text"),
+        *("adapters.langchain", *LEAVES),
     ),
     "adapters.llamaindex": (
         *("ir", "protocols", "runtime", "cost_model", "verification", "backends.loaded", "backends.loaded_rerank"),

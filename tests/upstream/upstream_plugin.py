@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import json
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,20 @@ def pytest_configure(config: pytest.Config) -> None:
     from langchain_core.language_models import base
 
     if hasattr(base, "_get_langchain_version"):
-        own: Any = base._get_langchain_version  # cached; tests take what is behind the cache
-        base._get_langchain_version = functools.wraps(getattr(own, "__wrapped__", own))(lambda: None)
+        base._get_langchain_version = _hidden(base._get_langchain_version)
     config.pluginmanager.register(_Outcomes(Path(config.getoption("--outcomes"))))
+
+
+def _hidden(own: Any) -> Any:
+    """Returns the function of langchain's version as if it were not installed; for tests that patch versions, as is."""
+    version, looked_up = importlib.metadata.version, getattr(own, "__wrapped__", own)
+
+    @functools.cache
+    def hidden() -> str | None:
+        found: str | None = None if importlib.metadata.version is version else looked_up()
+        return found
+
+    return hidden
 
 
 class _Outcomes:
