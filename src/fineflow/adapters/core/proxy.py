@@ -13,7 +13,7 @@ from typing import Any
 
 import wrapt
 
-from fineflow.adapters.core import late_searches, unfinished
+from fineflow.adapters.core import installers, late_searches, unfinished
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
@@ -60,6 +60,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_verifies = options.verify is not None
         self._self_merges = changes_nothing(options)  # in functions of another optimized object, calls are that one's
         self._self_verdicts: dict[int, tuple[Plan, Verdict]] = {}  # by the id of the plan
+        installers.look()
 
     # Plans.
 
