@@ -63,6 +63,7 @@ OURS: dict[str, tuple[str, ...]] = {
     # Graphs hold LangChain's components: it is LangChain's adapter, and more.
     "adapters.langgraph": (
         *("ir", "runtime", "adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead"),
+        "adapters.text",
         *("adapters.langchain", *LEAVES),
     ),
     "adapters.llamaindex": (

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.metadata
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +21,20 @@ def pytest_configure(config: pytest.Config) -> None:
     from langchain_core.language_models import base
 
     if hasattr(base, "_get_langchain_version"):
-        base._get_langchain_version = lambda: None
+        base._get_langchain_version = _hidden(base._get_langchain_version)
     config.pluginmanager.register(_Outcomes(Path(config.getoption("--outcomes"))))
+
+
+def _hidden(own: Any) -> Any:
+    """Returns the function of langchain's version as if it were not installed; for tests that patch versions, as is."""
+    version, looked_up = importlib.metadata.version, getattr(own, "__wrapped__", own)
+
+    @functools.cache
+    def hidden() -> str | None:
+        found: str | None = None if importlib.metadata.version is version else looked_up()
+        return found
+
+    return hidden
 
 
 class _Outcomes:

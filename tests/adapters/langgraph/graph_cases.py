@@ -40,11 +40,18 @@ def says(messages: list[BaseMessage]) -> str | BaseException:
 class App:
     """The components of one graph, and the graph. seconds: of each component. awaits: the nodes are coroutines.
 
-    fails: in place of the answer to a prompt with this text, an error is raised, ``times`` times.
+    fails: in place of the answer to a prompt with this text, an error is raised, ``times`` times. kind: of the model.
     """
 
     def __init__(
-        self, seconds: float = 0.0, *, awaits: bool = False, pauses: bool = False, fails: str = "", times: int = 10**6
+        self,
+        seconds: float = 0.0,
+        *,
+        awaits: bool = False,
+        pauses: bool = False,
+        fails: str = "",
+        times: int = 10**6,
+        kind: type[FakeChat] = FakeChat,
     ) -> None:
         left = [times]
 
@@ -54,7 +61,7 @@ class App:
                 return ConnectionError(f"no answer about {fails}")
             return says(messages)
 
-        self.llm = FakeChat(answers=script, prefill=seconds)
+        self.llm = kind(answers=script, prefill=seconds)
         self.retriever = FakeRetriever(documents=[Document(text) for text in TEXTS], latency=seconds)
         self.graph = (_async_graph if awaits else _graph)(self, pauses)
 

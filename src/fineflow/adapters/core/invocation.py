@@ -28,7 +28,7 @@ class Invocation:
     True once the call was chosen to be verified.
     """
 
-    __slots__ = ("chosen", "entry", "method", "plannable", "stock", "streaming", "sync", "way")
+    __slots__ = ("_made", "chosen", "entry", "method", "plannable", "stock", "streaming", "sync", "way")
 
     def __init__(
         self,
@@ -49,6 +49,14 @@ class Invocation:
         self.streaming = streaming
         self.plannable = plannable
         self.chosen = False
+        self._made: Any = None
+
+    def make_now(self, obj: Any) -> Any:
+        """Returns the stream that stock makes of the user's object, made once. Raises what stock raises at the call."""
+        if self._made is None:
+            self._made, stock = self.stock(obj), self.stock
+            self.stock = lambda runs: self._made if runs is obj else stock(runs)
+        return self._made
 
     # Used only for calls that follow a plan, or that are admitted.
 

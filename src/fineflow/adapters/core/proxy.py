@@ -13,7 +13,7 @@ from typing import Any
 
 import wrapt
 
-from fineflow.adapters.core import late_searches, unfinished
+from fineflow.adapters.core import installers, late_searches, unfinished
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
@@ -60,6 +60,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_verifies = options.verify is not None
         self._self_merges = changes_nothing(options)  # in functions of another optimized object, calls are that one's
         self._self_verdicts: dict[int, tuple[Plan, Verdict]] = {}  # by the id of the plan
+        installers.look()
 
     # Plans.
 
@@ -92,7 +93,8 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_eager(self, invocation: Invocation) -> bool:
         """Returns True if the graph runs ahead even without an expected gain."""
-        return self._self_options.eager
+        # A sync call on the thread of an event loop waits for another one, which has to gain.
+        return self._self_options.eager and not (invocation.sync and asyncio._get_running_loop() is not None)
 
     def _self_plan(self, invocation: Invocation) -> Plan | None:
         """Returns the plan that a call follows; None if it goes to the user's object."""
@@ -287,11 +289,16 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_iterate(self, invocation: Invocation) -> Iterator[Any]:
         """Runs a sync call that streams."""
-        if recording.recorders and recording.due():
-            return recording.stream(self.__wrapped__, invocation.method, partial(self._self_iterate, invocation))
         plan = self._self_plan(invocation)
+        if plan is None:
+            invocation.make_now(self.__wrapped__)
+        if recording.recorders and recording.due():
+            return recording.stream(self.__wrapped__, invocation.method, partial(self._self_pieces, plan, invocation))
+        return self._self_pieces(plan, invocation)
+
+    def _self_pieces(self, plan: Plan | None, invocation: Invocation) -> Iterator[Any]:
         if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
-            stock: Iterator[Any] = invocation.stock(self.__wrapped__)  # may raise now, not at the first chunk
+            stock: Iterator[Any] = invocation.stock(self.__wrapped__)
             return stock
         timeout = self._self_options.timeout
         if timeout is None or on_engine_loop():
@@ -316,9 +323,14 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
         """Runs an async call that streams."""
-        if recording.recorders and recording.due():
-            return recording.astream(self.__wrapped__, invocation.method, partial(self._self_aiterate, invocation))
         plan = self._self_plan(invocation)
+        if plan is None:
+            invocation.make_now(self.__wrapped__)
+        if recording.recorders and recording.due():
+            return recording.astream(self.__wrapped__, invocation.method, partial(self._self_apieces, plan, invocation))
+        return self._self_apieces(plan, invocation)
+
+    def _self_apieces(self, plan: Plan | None, invocation: Invocation) -> AsyncIterator[Any]:
         if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             stock: AsyncIterator[Any] = invocation.stock(self.__wrapped__)
             return stock

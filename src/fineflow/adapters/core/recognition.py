@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import inspect
-import os
-import site
 import sys
-import sysconfig
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.core.installers import of_installer, of_python
 from fineflow.declare import declared_external
 
 if TYPE_CHECKING:
@@ -204,11 +199,14 @@ def called(func: Any) -> Any:
     return func
 
 
-def of_package(module: str) -> bool:
+def of_package(module: object) -> bool:
     """Returns True if a module belongs to fineflow or to an installed package, not to the user's application.
 
-    An application that is installed in development mode, or that runs from its folder, is the user's.
+    An application that is installed in development mode, or that runs from its folder, is the user's. module: a
+    ``__module__``, which code that makes functions and classes may have set to anything.
     """
+    if not isinstance(module, str):
+        return False
     package = module.partition(".")[0]
     if package == "fineflow":
         return True
@@ -221,41 +219,8 @@ def of_package(module: str) -> bool:
 def _installed(package: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)
     folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
-    places = [os.path.realpath(place) for place in (file, *folders) if place]
-    return bool(places) and all(place.startswith(_package_folders()) or _recorded(place) for place in places)
-
-
-@functools.cache
-def _package_folders() -> tuple[str, ...]:
-    """Returns the folders of installed packages, those of ``pip install --user`` and of the system among them."""
-    own = sysconfig.get_path("purelib"), sysconfig.get_path("platlib")
-    return _ended(*own, *site.getsitepackages(), site.getusersitepackages())
-
-
-def _recorded(place: str) -> bool:
-    """Returns True for a file or package that an installer has put elsewhere: ``pip install --target``, a layer.
-
-    Such a folder, which may be the application's own, is on the path and has the installer's records of its files.
-    """
-    folders = {os.path.realpath(folder or os.curdir) for folder in sys.path}
-    return any(
-        os.path.relpath(place, folder) in _records(folder) for folder in folders if place.startswith(folder + os.sep)
-    )
-
-
-@functools.cache
-def _records(folder: str) -> frozenset[str]:
-    """Returns the paths of installed files below a folder, by the records in it, and those of their folders."""
-    found = set[str]()
-    for record in Path(folder).glob("*.dist-info/RECORD"):
-        with suppress(OSError, UnicodeDecodeError), record.open(encoding="utf-8", newline="") as file:
-            found.update(os.path.normpath(row[0]) for row in csv.reader(file) if row)
-    return frozenset(found.union(map(os.path.dirname, found)))
-
-
-def _ended(*folders: str) -> tuple[str, ...]:
-    """Returns folders as prefixes of what is in them."""
-    return tuple(os.path.realpath(folder) + os.sep for folder in folders)
+    places = [place for place in (file, *folders) if place]
+    return bool(places) and all(map(of_installer, places))
 
 
 @functools.cache
@@ -263,8 +228,7 @@ def of_application(module: str) -> bool:
     """Returns True if a module belongs to the user's application: to neither a package nor the standard library."""
     package = module.partition(".")[0]
     file = getattr(sys.modules.get(package), "__file__", None)  # none: built into the interpreter
-    built_in = file is None or os.path.realpath(file).startswith(_ended(sysconfig.get_path("stdlib")))
-    standard = package in sys.stdlib_module_names and built_in
+    standard = package in sys.stdlib_module_names and (file is None or of_python(file))
     return not standard and not of_package(module)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import DEFAULT_RECURSION_LIMIT, ensure_config, var_child_runnable_config
-from langchain_core.tracers._streaming import _StreamingCallbackHandler
+from langchain_core.tracers import _streaming
 
 from fineflow.adapters.core.invocation import Again, Invocation, copied
 from fineflow.adapters.langchain.repeating import settings_of, sync_method
@@ -21,13 +21,16 @@ TENANT, PRIORITY, OBJECTIVE = "fineflow_tenant", "fineflow_priority", "fineflow_
 _CONSTANT = (str, int, float, bool, bytes, type(None))
 
 
+Streams = Literal["", "chunks", "events"]
+"""How a handler makes stock stream chat models in ``invoke``. events: of the third version of streaming, for which the
+model's own stream reports its tokens, and the answer is made of the events.
+"""
+
+
 class Facts(NamedTuple):
-    """Facts of a call that kernels need. streams_models: a handler makes stock stream chat models in ``invoke``.
+    """Facts of a call that kernels need. stops: a graph was called with breakpoints."""
 
-    stops: a graph was called with breakpoints.
-    """
-
-    streams_models: bool
+    streams_models: Streams
     stops: bool = False
 
 
@@ -49,7 +52,7 @@ class ChainCall(Invocation):
         *,
         sync: bool,
         streaming: bool = False,
-        streams_models: bool = False,
+        streams_models: Streams = "",
         method: str = "",
         limit: asyncio.Semaphore | None = None,
         plannable: bool = True,
@@ -68,7 +71,7 @@ class ChainCall(Invocation):
         return {"input": dict(self._input) if type(self._input) is dict else self._input}
 
     def facts(self) -> Facts:
-        return Facts(self._streams_models or streaming_handlers(self._config), self.stops)
+        return Facts(streaming_handlers(self._config) or self._streams_models, self.stops)
 
     def limit(self) -> asyncio.Semaphore | None:
         return self._limit or semaphore(_max_concurrency(self._runnable, self._config))
@@ -142,12 +145,17 @@ def _configs(config: Any, runnable: Any) -> Sequence[Mapping[str, Any]]:
     return [each for each in found if each and isinstance(each, Mapping)]
 
 
-def streaming_handlers(config: RunnableConfig | None) -> bool:
-    """Returns True if a handler, in a config or around, makes chat models stream inside ``invoke``."""
-    for found in (config, var_child_runnable_config.get()):
-        callbacks: Any = found.get("callbacks") if found else None
-        if callbacks and any(
-            isinstance(handler, _StreamingCallbackHandler) for handler in getattr(callbacks, "handlers", callbacks)
-        ):
-            return True
-    return False
+def streaming_handlers(config: RunnableConfig | None) -> Streams:
+    """Returns how a handler, in a config or around, makes chat models stream inside ``invoke``."""
+    found: Streams = ""
+    for each in (config, var_child_runnable_config.get()):
+        callbacks: Any = each.get("callbacks") if each else None
+        for handler in getattr(callbacks, "handlers", callbacks) or ():
+            if isinstance(handler, _BY_EVENTS):
+                return "events"
+            if isinstance(handler, _streaming._StreamingCallbackHandler):
+                found = "chunks"
+    return found
+
+
+_BY_EVENTS: Any = getattr(_streaming, "_V2StreamingCallbackHandler", ())  # none in langchain-core 1.3

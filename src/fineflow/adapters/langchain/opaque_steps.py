@@ -10,6 +10,7 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.langchain.chunks import added
 from fineflow.adapters.langchain.mutation_watch import Watch
 from fineflow.adapters.langchain.resources import acounted, counted, find, streamed
 
@@ -128,14 +129,14 @@ class Tap(Runnable[Any, Any]):
         if here is None:
             yield from chunks
             return
-        whole = _Sum()
+        whole = list[Any]()
         here.begins(self.site.leaf)
         chunks = iter(chunks)
         with streamed(self._known, self.site.leaf) as pieces:
             while (chunk := next(chunks, _END) if pieces is None else pieces.next(chunks, _END)) is not _END:
                 yield chunk
-                whole.add(chunk)
-        self._ended(watch, here, whole.value)
+                whole.append(chunk)
+        self._ended_stream(watch, here, whole)
 
     async def _awatched(self, chunks: AsyncIterator[Any], watch: Watch) -> AsyncIterator[Any]:
         here = self.site.here
@@ -144,14 +145,14 @@ class Tap(Runnable[Any, Any]):
             async for chunk in chunks:
                 yield chunk
             return
-        whole = _Sum()
+        whole = list[Any]()
         here.begins(self.site.leaf)
         with streamed(self._known, self.site.leaf) as pieces:
             take = anext if pieces is None else pieces.anext
             while (chunk := await here.call.opaque(take(chunks, _END))) is not _END:
                 yield chunk
-                whole.add(chunk)
-        self._ended(watch, here, whole.value)
+                whole.append(chunk)
+        self._ended_stream(watch, here, whole)
 
     def _ended(self, watch: Watch, here: Claiming, value: Any) -> None:
         """Feeds the value; first notes a change of the input in place, since others may read the input, too."""
@@ -159,19 +160,9 @@ class Tap(Runnable[Any, Any]):
             here.changed(self.site.leaf)
         here.feed(self.site.leaf, value)
 
-
-class _Sum:
-    """Chunks added up as LangChain does it: with ``+``, or the last one if they cannot be added."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self._addable = True
-
-    def add(self, chunk: Any) -> None:
-        if self.value is None or not self._addable:
-            self.value = chunk
-            return
+    def _ended_stream(self, watch: Watch, here: Claiming, chunks: list[Any]) -> None:
         try:
-            self.value = self.value + chunk
-        except TypeError:
-            self.value, self._addable = chunk, False
+            value = added(chunks)
+        except Exception:  # stock's own sum raises it where it belongs, and nothing runs ahead of that
+            return
+        self._ended(watch, here, value)

@@ -142,7 +142,6 @@ class Optimized(Planned):
         return super()._self_planned(way)
 
     def _self_events(self, method: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
-        plannable = kwargs.get("version") != "v3"
         call = ChainCall(
             "astream",
             self.__wrapped__,
@@ -151,18 +150,18 @@ class Optimized(Planned):
             lambda runs: getattr(runs, method)(input, config, **kwargs),
             sync=False,
             streaming=True,
-            streams_models=True,
+            streams_models="chunks",
             method=method,
-            plannable=plannable,
-            way=self._self_way(input, config) if plannable else None,
         )
-        if not call.plannable:
-            return call.stock(self.__wrapped__)
+        made = call.make_now(self.__wrapped__)
+        if not isinstance(made, AsyncIterator):  # the third version, which a binding may hold: what it makes is awaited
+            return made
+        call.way = self._self_way(input, config)
         return self._self_aiterate(call)
 
     def _self_eager(self, invocation: Any) -> bool:
         # A sync call with a timeout runs ahead so that it can be stopped.
-        return self._self_options.eager or (invocation.sync and self._self_options.timeout is not None)
+        return super()._self_eager(invocation) or (invocation.sync and self._self_options.timeout is not None)
 
     def _self_batch_plan(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> Plan | None:
         """Returns the plan that a batch follows; None if it goes to the user's object."""

@@ -8,6 +8,7 @@ run, which must appear where and when stock runs it. So the component is stopped
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 from weakref import WeakValueDictionary
@@ -21,6 +22,9 @@ from langchain_core.callbacks import (
     CallbackManagerForRetrieverRun,
 )
 from langchain_core.runnables.config import var_child_runnable_config
+
+Report = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""A method of run managers, and its arguments."""
 
 _nesting: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _learned = 0
@@ -53,19 +57,23 @@ class Nested(BaseException):
 
 
 class Recorder(BaseCallbackHandler):
-    """Handler for one call of ``component``. ``tainted``: something happened that cannot be replayed."""
+    """Handler for one call of ``component``. ``tainted``: something happened that cannot be replayed.
+
+    told: of a model whose own stream reports tokens, what it reported before each piece, and after the last; else None.
+    """
 
     run_inline = True
 
     def __init__(self, component: Any) -> None:
         self.component = component
-        self.reports: list[tuple[str, tuple[Any, ...], dict[str, Any]]] | tuple[()] = ()
+        self.reports: list[Report] | tuple[()] = ()
+        self.told: list[Sequence[Report]] | None = None
         self.tainted = False
 
     @property
     def empty(self) -> bool:
         """Returns True if the component has reported nothing and its result may be claimed."""
-        return not self.reports and not self.tainted
+        return not self.reports and not self.tainted and self.told is None
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, **_: Any) -> None:
         self._add("on_llm_new_token", token, chunk=chunk)
@@ -80,6 +88,12 @@ class Recorder(BaseCallbackHandler):
         if isinstance(self.reports, tuple):
             self.reports = []  # allocated late: few components report anything
         self.reports.append((event, args, named))
+
+    def told_piece(self) -> None:
+        """Keeps what was reported since the last piece of the stream for the next one, or for its end."""
+        assert self.told is not None
+        self.told.append(self.reports)
+        self.reports = ()
 
     def taint(self, *_: Any, **__: Any) -> None:
         """Notes that the component has to be left to stock. Raises Nested."""
@@ -106,15 +120,20 @@ class Recorder(BaseCallbackHandler):
         kind = CallbackManagerForRetrieverRun if sync else AsyncCallbackManagerForRetrieverRun
         return kind(run_id=uuid4(), handlers=[self], inheritable_handlers=[self])
 
-    def replay(self, manager: Any) -> None:
-        """Replays the component's reports to a sync run manager of stock."""
-        for name, args, named in self.reports if manager is not None else ():
+    def replay(self, manager: Any, piece: int | None = None) -> None:
+        """Replays the component's reports to a sync run manager of stock. piece: those told with one of a stream."""
+        for name, args, named in self._kept(manager, piece):
             getattr(manager, name)(*args, **named)
 
-    async def areplay(self, manager: Any) -> None:
+    async def areplay(self, manager: Any, piece: int | None = None) -> None:
         """Replays the component's reports to an async run manager of stock."""
-        for name, args, named in self.reports if manager is not None else ():
+        for name, args, named in self._kept(manager, piece):
             await getattr(manager, name)(*args, **named)
+
+    def _kept(self, manager: Any, piece: int | None) -> Sequence[Report]:
+        if manager is None or piece is None:
+            return () if manager is None else self.reports
+        return (self.told or ())[piece]
 
 
 def clean(entry: Any) -> bool:

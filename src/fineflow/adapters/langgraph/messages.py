@@ -6,6 +6,7 @@ components have (``entry_wrappers``). Outside of a ``Turn`` it reads one context
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, nullcontext, suppress
@@ -18,6 +19,7 @@ from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.models.aggregating import aggregating
+from fineflow.adapters.text.tool_calls import Extent
 from fineflow.runtime.loop.workers import in_thread
 
 
@@ -128,32 +130,60 @@ class Asked(NamedTuple):
             await self.model.awarm(text)
 
 
-class Message:
-    """Reads the tool calls of one message.
+class _Part:
+    """A tool call as far as it is written. over: its arguments are complete, and can be read."""
 
-    calls, text: what it consists of so far. guarded, written: what its calls so far may do, and change.
+    def __init__(self) -> None:
+        self.name = self.id = ""
+        self.over = False
+        self._pieces: list[str] = []  # of its arguments
+        self._extent = Extent()
+        self._ended = self._read = False
+
+    def see(self, part: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Returns the arguments, once, when the call is complete."""
+        self.name += part.get("name") or ""
+        self.id += part.get("id") or ""
+        if piece := part.get("args"):
+            self._pieces.append(piece)
+            self._ended = self._ended or self._extent.push(piece) is not None
+        if self._read or not (self._ended and self.name and self.id):
+            return None
+        self._read = True
+        try:
+            args = json.loads("".join(self._pieces))
+        except ValueError:  # there is text around it, and more text would not change that
+            return None
+        self.over = isinstance(args, dict)
+        return args if self.over else None
+
+
+class Message:
+    """Reads the tool calls of one message, in time linear in its length.
+
+    calls: what it consists of so far. guarded, written: what its calls so far may do, and change.
     """
 
     def __init__(self, here: Reader) -> None:
         self._here = here
-        self._parts: dict[Any, dict[str, Any]] = {}
+        self._parts: dict[Any, _Part] = {}
+        self._pieces: list[str] = []
         self.calls: list[ToolCall] = []
-        self.text = ""
         self.guarded = False
         self.written = frozenset[int | str]()
 
+    @property
+    def text(self) -> str:
+        """What it says so far, besides its calls."""
+        return "".join(self._pieces)
+
     def see(self, chunk: Any) -> None:
         try:
-            self.text += chunk.text
+            self._pieces.append(chunk.text)
             for number, part in enumerate(getattr(chunk.message, "tool_call_chunks", None) or ()):
                 self._add(part, number)
         except Exception as error:
             self._here.fault(error)
-
-    def _unread(self, kept: Mapping[str, Any]) -> bool:
-        """Returns True if an earlier call is not complete, or cannot be read: it may be one that writes."""
-        earlier = list(self._parts.values())
-        return not all(each.get("over") for each in earlier[: next(i for i, e in enumerate(earlier) if e is kept)])
 
     def over(self, asked: Asked) -> None:
         try:
@@ -163,19 +193,11 @@ class Message:
 
     def _add(self, part: Mapping[str, Any], number: int) -> None:
         index = part.get("index")
-        kept = self._parts.setdefault(index if index is not None else (id(part), number), {})
-        for name in ("name", "args", "id"):
-            if part.get(name):
-                kept[name] = kept.get(name, "") + part[name]
-        text = kept.get("args", "")
-        if kept.get("over") or not (kept.get("name") and kept.get("id") and text.rstrip().endswith("}")):
-            return
-        try:
-            args = json.loads(text)
-        except ValueError:  # there is more to come
-            return
-        kept["over"] = isinstance(args, dict)
-        if kept["over"]:
-            self.guarded = self.guarded or self._unread(kept)
-            self.calls.append({"name": kept["name"], "args": args, "id": kept["id"], "type": "tool_call"})
+        kept = self._parts.setdefault(index if index is not None else (id(part), number), _Part())
+        args = kept.see(part)
+        if args is not None:
+            # An earlier call that is not complete, or cannot be read, may be one that writes.
+            earlier = itertools.takewhile(lambda each: each is not kept, self._parts.values())
+            self.guarded = self.guarded or not all(each.over for each in earlier)
+            self.calls.append({"name": kept.name, "args": args, "id": kept.id, "type": "tool_call"})
             self._here.begin(self, self.calls[-1])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy as copying
 from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.pregel import Pregel
 
 from fineflow.adapters.langchain.calls import ChainCall, semaphore
 from fineflow.adapters.langchain.proxy import Optimized
@@ -31,6 +33,26 @@ class OptimizedGraph(Optimized):
         kind: Any = type(self.__wrapped__)
         runs: Any = _Inputs(self, config) if kind.abatch is Runnable.abatch else self.__wrapped__
         return await kind.abatch(runs, inputs, config, return_exceptions=return_exceptions, **kwargs)
+
+    def stream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        return self._self_third("stream_events", kwargs).stream_events(input, config, **kwargs)
+
+    def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        if (runs := self._self_third("astream_events", kwargs)) is not self.__wrapped__:
+            return runs.astream_events(input, config, **kwargs)
+        return super().astream_events(input, config, **kwargs)
+
+    def _self_third(self, method: str, kwargs: Mapping[str, Any]) -> Any:
+        """Returns what runs the third version of streaming: stock's, which reads ``stream`` or ``astream`` of this.
+
+        The user's graph for other versions, and where its class has a method of its own.
+        """
+        graph = self.__wrapped__
+        if kwargs.get("version") != "v3" or getattr(type(graph), method) is not getattr(Pregel, method):
+            return graph
+        runs = copying.copy(graph)
+        runs.__dict__.update(stream=self.stream, astream=self.astream)
+        return runs
 
     def copy(self, update: dict[str, Any] | None = None) -> Any:
         """Returns an optimized copy: servers of graphs put their checkpointer into one, and run that."""

@@ -35,7 +35,7 @@ class CallReader:
         self._raw = ""  # of the current call: the text so far,
         self._name = ""  # the name in front of its JSON,
         self._marked = False  # True if it has a marker,
-        self._extent = _Extent()  # and the extent of its JSON
+        self._extent = Extent()  # and the extent of its JSON
 
     def push(self, text: str) -> list[str | ToolCall]:
         """Returns the text and calls that are certain now."""
@@ -83,7 +83,7 @@ class CallReader:
     def _begin(self, at: int, *, name: str = "", marked: bool = True) -> bool:
         self._raw, self._held = self._held[:at], self._held[at:]
         self._name, self._marked = name, marked
-        self._extent, self._state = _Extent(), self._json
+        self._extent, self._state = Extent(), self._json
         return True
 
     def _json(self) -> bool:
@@ -152,7 +152,7 @@ _HEAD = re.compile(r"\s*(?:(?P<name>[\w.:-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*
 _HEAD_BEGUN = re.compile(r"\s*(?:[\w.:-]+(?:\[[\w\]]*)*\s*)?")
 
 
-class _Extent:
+class Extent:
     """Finds the end of a JSON array or object in a text that arrives in pieces; length: characters read so far."""
 
     _MARK = re.compile(r'["\\\[\]{}]')

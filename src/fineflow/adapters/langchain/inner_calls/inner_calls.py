@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, get_args
 
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
@@ -34,7 +34,7 @@ from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
-from fineflow.adapters.langchain.calls import ChainCall, is_constant
+from fineflow.adapters.langchain.calls import ChainCall, Streams, is_constant
 from fineflow.adapters.langchain.inner_calls.chain_calls import ASKED
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.composed import (
@@ -82,7 +82,7 @@ class Runnables:
     trusting: believes what interfaces of the user's own classes say. streams_models: stock streams chat models.
     """
 
-    def __init__(self, *, trusting: bool = False, streams_models: bool = False) -> None:
+    def __init__(self, *, trusting: bool = False, streams_models: Streams = "") -> None:
         self._trusting = trusting
         self._streams_models = streams_models
 
@@ -278,7 +278,7 @@ def _messages(name: str, messages: Any, stop: Any = None, run_manager: Any = Non
     return messages
 
 
-def _asked(model: Any, name: str, args: Any, named: Any, limit: Any, *, streams_models: bool) -> ChainCall:
+def _asked(model: Any, name: str, args: Any, named: Any, limit: Any, *, streams_models: Streams) -> ChainCall:
     """Returns the call that ``generate`` or ``agenerate`` of a chat model makes for one of its prompts."""
     sync = name == ASKED[0]
     return ChainCall(
@@ -300,7 +300,7 @@ COPIED = (RunnableLambda, StructuredTool, Tool)
 """Classes whose functions are attributes; others define methods."""
 
 _RUNNABLES = {
-    flags: Runnables(trusting=flags[0], streams_models=flags[1]) for flags in product((False, True), repeat=2)
+    flags: Runnables(trusting=flags[0], streams_models=flags[1]) for flags in product((False, True), get_args(Streams))
 }
 
 
@@ -348,7 +348,7 @@ def inner_calls_of(
     named: Any,
     hidden: Mapping[str, Any] = HIDDEN_VALUES,
     *,
-    streams_models: bool,
+    streams_models: Streams,
     figures: RunFigures | None = None,
     vectors: VectorsAhead | None = None,
     kind: type[Calls] = InnerCalls,  # type: ignore[assignment]

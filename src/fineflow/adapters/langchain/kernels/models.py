@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from langchain_core.messages import BaseMessage
 
 from fineflow.adapters.core.prefills import parts_of, prefilled, set_done, sharing
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.chunks import added
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.kernels import priority
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
@@ -57,9 +58,11 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, in_slot=False)
     if work.reports is None:
         work.reports = Recorder(model)
+        if streams and by_events(p, run) and takes_manager(model._stream if run.call.sync else model._astream):
+            work.reports.told = []
     if start.first is not None:
         work.done.add_done_callback(partial(_set_done, start.first))
-    return Work(work, partial(_message, model, work))
+    return Work(work, partial(_message, model, work, events=by_events(p, run)))
 
 
 class _Decode:
@@ -88,7 +91,8 @@ class _Decode:
             return await priority.answer(self.p, self.options, self.generate)
 
     def chunks(self, options: Any) -> AsyncGenerator[Any, None]:
-        return _chunks(self.p.component, self.prompt, self.stop, options, self.run)
+        assert self.recorder is not None
+        return _chunks(self.p.component, self.prompt, self.stop, options, self.recorder, self.run)
 
     def generate(self, options: Any) -> Awaitable[Any]:
         assert self.recorder is not None
@@ -128,15 +132,36 @@ async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: 
     return await (answer if asked is model else run_to_completion(answer))
 
 
-async def _chunks(model: Any, prompt: Any, stop: Any, options: Any, run: Execution) -> AsyncGenerator[Any, None]:
-    if run.call.sync and not isinstance(model, ChatEngine):
-        source = iterate_in_thread(lambda: model._stream(prompt, stop=stop, **options), buffer=AHEAD)
+async def _chunks(
+    model: Any, prompt: Any, stop: Any, options: Any, recorder: Recorder, run: Execution
+) -> AsyncGenerator[Any, None]:
+    in_a_thread, tells = run.call.sync and not isinstance(model, ChatEngine), recorder.told is not None
+    if tells:
+        options = {**options, "run_manager": recorder.llm(sync=in_a_thread)}
+    if in_a_thread:
+        source = iterate_in_thread(lambda: _told(model._stream(prompt, stop=stop, **options), recorder), buffer=AHEAD)
         async with aclosing(source):
             async for chunk in source:
                 yield chunk
     else:
         async for chunk in model._astream(prompt, stop=stop, **options):
+            if tells:
+                recorder.told_piece()
             yield chunk
+        if tells:
+            recorder.told_piece()
+
+
+def _told(chunks: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
+    """Returns the chunks; what a model reports in its thread is kept there, as the thread runs ahead."""
+
+    def told() -> Iterator[Any]:
+        for chunk in chunks:
+            recorder.told_piece()
+            yield chunk
+        recorder.told_piece()
+
+    return chunks if recorder.told is None else told()
 
 
 async def _consume(
@@ -165,25 +190,42 @@ async def _consume(
     return list(entry.stream.items)
 
 
-def _message(model: Any, entry: Entry, result: Any) -> Any:
+def by_events(p: Primitive, run: Execution) -> bool:
+    """Returns True if stock makes the model's answer of events, as it does in the third version of streaming."""
+    return run.call.facts.streams_models == "events" and (not run.call.streaming or p.meta["invoked"])
+
+
+def _message(model: Any, entry: Entry, result: Any, *, events: bool) -> Any:
     if not isinstance(model, BaseChatModel):
         return result.generations[0][0].text
     if not entry.in_pieces:
         return _completed(result.generations[0], result.llm_output)
+    if events:
+        return _of_events(result)
     if assembles(model):
         whole = assembled(model, entry, result)
         return _completed(whole.generations[0], whole.llm_output)
-    first, *others = map(_completed, result)
-    return sum(others, start=first)
+    return added([_completed(chunk) for chunk in result])
 
 
 def _completed(generation: Any, output: Mapping[str, Any] | None = None) -> Any:
     """Returns the message of a generation with the metadata that stock adds to it, which functions may read."""
     message = generation.message
-    added = {**(output or {}), **(generation.generation_info or {})}
-    if added.keys() <= message.response_metadata.keys():
+    facts = {**(output or {}), **(generation.generation_info or {})}
+    if facts.keys() <= message.response_metadata.keys():
         return message
-    return message.model_copy(update={"response_metadata": {**added, **message.response_metadata}})
+    return message.model_copy(update={"response_metadata": {**facts, **message.response_metadata}})
+
+
+def _of_events(chunks: Sequence[Any]) -> Any:
+    """Returns the message that stock makes of the events of a stream (langchain-core 1.7.2 and 1.8.3)."""
+    from langchain_core.language_models._compat_bridge import chunks_to_events  # not in langchain-core 1.3
+    from langchain_core.language_models.chat_model_stream import ChatModelStream
+
+    stream = ChatModelStream()
+    for event in chunks_to_events(iter(chunks)):
+        stream.dispatch(event)
+    return stream.output_message
 
 
 def partial_decode(p: Primitive, args: Args, run: Execution) -> Work:
@@ -200,7 +242,7 @@ def partial_decode(p: Primitive, args: Args, run: Execution) -> Work:
             async for chunk in entry.stream.read():
                 yield chunk.text
         else:
-            yield _text(_message(p.component, entry, await asyncio.shield(entry.done)))
+            yield _text(work.view(await asyncio.shield(entry.done)))
 
     async def whole() -> Any:
         return work.view(await asyncio.shield(entry.done))

@@ -122,13 +122,17 @@ class _ChatShadow:
             yield from model._stream(messages, stop=stop, **given_to_model)
             return
         key = call_of(model, messages, stop, kwargs)
-        entry, mine = here.claim_stream(leaf, key, _in_chunks)
+        entry, mine = here.claim_stream(leaf, key, _in_chunks if run_manager is None else _told)
         given = 0
         if not mine:
             for chunk in _live(entry, here.bridge):
+                if run_manager is not None:
+                    entry.reports.replay(run_manager, given)
                 given += 1
                 yield chunk
             if _whole_stream(entry):
+                if run_manager is not None:
+                    entry.reports.replay(run_manager, given)
                 return
             entry, _ = here.claim_stream(leaf, key, never)
         pieces = []
@@ -150,14 +154,18 @@ class _ChatShadow:
                 yield chunk
             return
         key = call_of(model, messages, stop, kwargs)
-        entry, mine = here.aclaim_stream(leaf, key, _in_chunks)
+        entry, mine = here.aclaim_stream(leaf, key, _in_chunks if run_manager is None else _told)
         given = 0
         if not mine:
             async with aclosing(_alive(entry)) as chunks:
                 async for chunk in chunks:
+                    if run_manager is not None:
+                        await entry.reports.areplay(run_manager, given)
                     given += 1
                     yield chunk
             if _whole_stream(entry):
+                if run_manager is not None:
+                    await entry.reports.areplay(run_manager, given)
                 return
             entry = here.own_entry(leaf, key)
         pieces = []
@@ -182,6 +190,11 @@ def shadow_chat(model: Any, site: Site) -> Any:
 
 def _in_chunks(entry: Entry) -> bool:
     return clean(entry) and entry.stream is not None
+
+
+def _told(entry: Entry) -> bool:
+    """Returns True if the stream is there, with what the model reports of it to a run manager."""
+    return _in_chunks(entry) and entry.reports is not None and entry.reports.told is not None
 
 
 def _whole_stream(entry: Entry) -> bool:
