@@ -17,11 +17,11 @@ from fineflow.errors import UntestedVersionWarning
 
 # Those of constraints.txt; tools/constraints.py moves both.
 NEWEST = {
-    "langchain": "1.4.7",
+    "langchain": "1.5.2",
     "langchain-classic": "1.0.8",
-    "langchain-core": "1.7.2",
-    "langchain-openai": "1.7.3",
-    "langgraph": "1.2.22",
+    "langchain-core": "1.8.3",
+    "langchain-openai": "1.7.4",
+    "langgraph": "1.2.24",
     "llama-index-core": "0.14.25",
 }
 _ADVICE = "What it changed may run as stock: compare with `fineflow check`, or upgrade fineflow"
