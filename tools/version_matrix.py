@@ -1,7 +1,8 @@
 """Runs the suites against several versions of Python and of the libraries, and writes the table of docs/versions.md.
 
-Each row of the table is a set of versions. It is installed into a virtual environment in a temporary folder, together
-with what the suite needs in versions that fit, and the suite runs on the sources of this checkout.
+Each row of the table is a set of versions: single releases with what fits them, or one of three whole sets: *lowest*
+(the lower bounds of pyproject.toml), *pinned* (constraints.txt) and *newest* (what it allows today). It is installed
+into a virtual environment in a temporary folder, and the suite runs on the sources of this checkout.
 
 Usage: python tools/version_matrix.py [--only WORD ...] [--python 3.12=/path/to/python3.12 ...] [--work FOLDER] [--list]
 
@@ -25,13 +26,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+CONSTRAINTS = ROOT / "constraints.txt"
 PAGE = ROOT / "docs" / "versions.md"
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 HEAD = "| versions | Python | suite | passed | failed | skipped | seconds | date |\n|---|---|---|---|---|---|---|---|\n"
 LIMIT = 1500.0  # seconds for one suite
 SHOWN = 20  # failed tests
 
-_TOOLS = ("wrapt>=2.0", "pytest>=9.0.3,<10", "pytest-asyncio>=1.3,<2", "pytest-xdist>=3.8,<4", "hypothesis>=6.100")
+_TOOLS = ("wrapt>=2.2", "pytest>=9.0.3,<10", "pytest-asyncio>=1.3,<2", "pytest-xdist>=3.8,<4", "hypothesis>=6.100")
 _LANGCHAIN = (
     *("langchain-core", "langchain-classic", "langchain-tests", "langchain-text-splitters", "langchain", "numpy"),
     *("chromadb", "langchain-chroma", "langchain-openai", "openai<3", "pytest-mock", "lark"),
@@ -65,6 +67,8 @@ _INDEXES = tuple(
 SUITES = {
     "LangChain": Suite(_CHAINS, (*_TOOLS, *_LANGCHAIN)),
     "LlamaIndex": Suite(_INDEXES, (*_TOOLS, *_LANGCHAIN, "llama-index-core")),
+    "LangGraph": Suite(("tests/adapters/langgraph",), (*_TOOLS, *_LANGCHAIN, "langgraph")),
+    "upstream": Suite(("tests/upstream",), ()),
     "analysis": Suite(("tests/adapters/test_*.py", "tests/adapters/third", "tests/ir"), (*_TOOLS, *_LANGCHAIN)),
     "servers": Suite(
         ("tests/backends/test_openai_server.py", "tests/adapters/langchain/test_servers.py"), (*_TOOLS, *_LANGCHAIN)
@@ -79,16 +83,21 @@ SUITES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: versions under test, and what runs against them. No versions: those of constraints.txt."""
+    """One line of the table: versions under test, or the name of a set, and what runs against them."""
 
-    versions: tuple[str, ...]
+    versions: tuple[str, ...] | str
     suite: str
     python: str = "3.11"
 
     @property
     def label(self) -> str:
-        return ", ".join(self.versions) or "constraints.txt"
+        return self.versions if isinstance(self.versions, str) else ", ".join(self.versions)
 
+
+# How uv chooses the versions of a set. What only tests need is as pinned: lower bounds of it are nobody's concern.
+SETS: dict[str, tuple[str, ...]] = {"lowest": ("--resolution", "lowest-direct"), "pinned": (), "newest": ()}
+_OF_TESTS = re.compile(r"(torch|pytest.*|hypothesis|syrupy|blockbuster|freezegun|ruff|mypy|numpy|psycopg.*)==")
+_NAMED = ("langchain-core", "langgraph", "llama-index-core")  # in the label of a set
 
 ROWS = [
     *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.0.7", "1.2.31", "1.4.9", "1.6.13", "1.7.7", "1.8.0")),
@@ -97,7 +106,12 @@ ROWS = [
         for v in ("0.14.5", "0.14.19", "0.14.22", "0.14.23", "0.14.24", "0.14.25")
     ),
     *(Row((f"openai=={v}",), "servers") for v in ("2.45.0", "2.54.0", "3.54.0")),
-    *(Row((), suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
+    *(
+        Row(which, suite)
+        for which in SETS
+        for suite in ("analysis", "LangChain", "LangGraph", "LlamaIndex", "servers", "upstream")
+    ),
+    *(Row("pinned", suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
     *(
         Row((f"transformers=={v}",), "transformers")
         for v in ("5.5.4", "5.10.4", "5.15.1", "5.18.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0")
@@ -132,14 +146,14 @@ def run(row: Row, work: Path, interpreter: str | None) -> bool:
     suite = SUITES[row.suite]
     work.mkdir(parents=True, exist_ok=True)
     try:
-        folder = work / f"{row.python}-{row.suite if row.versions else 'all'}"
+        folder = work / f"{row.python}-{row.versions if isinstance(row.versions, str) else row.suite}"
         python = _environment(folder, interpreter or f"python{row.python}", suite, row)
     except subprocess.CalledProcessError as error:
         print((error.stdout or "")[-2000:], f"\n{_key(row)}: could not be installed", flush=True)
         return False
     files = [str(found) for pattern in suite.tests for found in sorted(ROOT.glob(pattern))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [str(python), "-m", "pytest", "-q", "-n0", "--tb=short", "-p", "no:cacheprovider", *files]
+    command = [str(python), "-m", "pytest", "-q", "-n0", "--sweep", "--tb=short", "-p", "no:cacheprovider", *files]
     started = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT
@@ -152,7 +166,9 @@ def run(row: Row, work: Path, interpreter: str | None) -> bool:
         failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
         print("\n".join(failed[:SHOWN]), f"\nthe whole output is in {log}", flush=True)
     good = done.returncode == 0 and counts["passed"] > 0
-    label = row.label if row.versions else ", ".join(_installed(python, ("langchain-core", "llama-index-core")))
+    label = row.label
+    if isinstance(row.versions, str):
+        label += f" ({', '.join(_installed(python, _NAMED))})"
     cells = [label, row.python, row.suite, counts["passed"], counts["failed"], counts["skipped"], round(seconds)]
     line = "| " + " | ".join(str(cell) for cell in (*cells, datetime.date.today().isoformat())) + " |"
     print(line, flush=True)
@@ -171,12 +187,17 @@ def counted(output: str) -> dict[str, int]:
 def merged(table: str, line: str, key: int) -> str:
     """Returns a table, by versions, with a line added, or put in place of the one with the same ``key`` first cells."""
     head, rows = table.splitlines()[:2], table.splitlines()[2:]
-    rows = [line, *(old for old in rows if _cells(old)[:key] != _cells(line)[:key])]
+    rows = [line, *(old for old in rows if _named(old)[:key] != _named(line)[:key])]
     return "\n".join([*head, *sorted(rows, key=_by_version)]) + "\n"
 
 
 def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("| ").split("|")]
+
+
+def _named(line: str) -> list[str]:
+    """The cells of a line, without the versions that a set had: it has others later, and is the same row."""
+    return [cell.partition(" (")[0] for cell in _cells(line)]
 
 
 def _by_version(line: str) -> list[Any]:
@@ -199,19 +220,26 @@ def _key(row: Row) -> str:
 
 def _environment(folder: Path, interpreter: str, suite: Suite, row: Row) -> Path:
     """Makes or reuses an environment and installs the versions. CalledProcessError with the output if that fails."""
-    pins = () if row.versions else ("-c", str(ROOT / "constraints.txt"))
     python = folder / "bin" / "python"
     if not python.exists():
         if shutil.which(interpreter) is None:
             sys.exit(f"{interpreter} was not found; name it: --python {row.python}=/path/to/python{row.python}")
         _call([interpreter, "-m", "venv", str(folder)])
-        if suite.first:
-            _call([str(python), "-m", "pip", "install", *suite.first])
-    _call([str(python), "-m", "pip", "install", "uv"])  # pip takes minutes to find versions that fit old ones
+        if suite.first or isinstance(row.versions, str):
+            _call([str(python), "-m", "pip", "install", *(suite.first or ("torch==2.13.0",))])
+        _call([str(python), "-m", "pip", "install", "uv"])  # pip takes minutes to find versions that fit old ones
+    install = [str(python), "-m", "uv", "pip", "install", "--link-mode", "copy", "--python", str(python)]
+    if isinstance(row.versions, str):
+        pins = [
+            line for line in CONSTRAINTS.read_text().splitlines() if row.versions == "pinned" or _OF_TESTS.match(line)
+        ]
+        chosen = folder / "constraints.txt"
+        chosen.write_text("\n".join([*pins, "torch==2.13.0"]))
+        _call([*install, *SETS[row.versions], "-c", str(chosen), "--editable", f"{ROOT}[demo,dev]"])
+        return python
     pinned = {version.partition("==")[0] for version in row.versions}
     others = [wanted for wanted in suite.requires if re.split("[<>=]", wanted)[0] not in pinned]
-    install = [str(python), "-m", "uv", "pip", "install", "--link-mode", "copy", "--python", str(python)]
-    _call([*install, *pins, *row.versions, *others])
+    _call([*install, *row.versions, *others])
     _call([*install, "--no-deps", "--editable", str(ROOT)])
     return python
 

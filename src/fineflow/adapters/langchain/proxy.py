@@ -9,6 +9,7 @@ from functools import partial, wraps
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import get_config_list, var_child_runnable_config
 from langchain_core.tools import BaseTool
 from wrapt import wrap_function_wrapper
@@ -153,9 +154,8 @@ class Optimized(Planned):
             streams_models="chunks",
             method=method,
         )
-        made = call.make_now(self.__wrapped__)
-        if not isinstance(made, AsyncIterator):  # the third version, which a binding may hold: what it makes is awaited
-            return made
+        if _version(self.__wrapped__, kwargs) == "v3":  # what it makes is awaited
+            return call.stock(self.__wrapped__)
         call.way = self._self_way(input, config)
         return self._self_aiterate(call)
 
@@ -279,3 +279,10 @@ with suppress(AttributeError):  # serialization looks at an object's class (lang
     wrap_function_wrapper(
         "langchain_core.load._validation", "_serialize_lc_object", lambda dump, _, args, kwargs: dump(_own(args[0]))
     )
+
+
+def _version(runnable: Any, kwargs: Mapping[str, Any]) -> Any:
+    """Returns the version of events that a call asks for, itself or by a binding. Calling stock may have effects."""
+    while "version" not in kwargs and isinstance(runnable, RunnableBindingBase):
+        runnable, kwargs = runnable.bound, runnable.kwargs
+    return kwargs.get("version")
