@@ -131,7 +131,7 @@ async def test_the_cache_is_reported(engine: TransformersEngine) -> None:
     idle = engine.cache_statistics()
     assert idle is not None and isinstance(engine, Measured)
     assert idle.total == idle.free == engine.capacity  # what the prefix cache keeps is free
-    stream = engine.generate(prompt, Sampling(max_tokens=40))
+    stream = engine.generate(prompt, Sampling(max_tokens=1500, min_tokens=1500))  # has not ended when it is looked at
     await anext(stream)
     held = engine.cache_statistics()
     await stream.aclose()
