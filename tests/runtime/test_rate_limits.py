@@ -54,6 +54,8 @@ def caused_by(error: Exception) -> Exception:
         (RefusedError({"retry-after": "86400"}), 600.0),
         (RefusedError({"retry-after": "0"}), HOLD),
         (RefusedError({"retry-after": "soon"}), HOLD),
+        (RefusedError({"retry-after": "nan"}), HOLD),
+        (RefusedError({"retry-after-ms": "2500", "retry-after": "3"}), 2.5),
         (RateLimitError(), HOLD),
         (with_response(429, {"Retry-After": "3"}), 3.0),
         (caused_by(RateLimitError()), HOLD),
@@ -69,8 +71,9 @@ def test_what_is_a_refusal(error: BaseException, seconds: float | None) -> None:
     assert refusal(error) == seconds
 
 
-def test_a_date_is_understood() -> None:
-    at = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True)
+@pytest.mark.parametrize("zone", ["GMT", "-0000"])
+def test_a_date_is_understood(zone: str) -> None:
+    at = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True).replace("GMT", zone)
     assert refusal(RefusedError({"Retry-After": at})) == pytest.approx(89, abs=3)
 
 

@@ -7,6 +7,7 @@ it retries or raises, as it does without fineflow.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import weakref
@@ -209,15 +210,16 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 def _retry_after(error: BaseException) -> float | None:
-    """Returns the seconds of a Retry-After header, which may also be a date."""
+    """Returns the seconds of a Retry-After header, which may also be a date, or of Azure's and OpenAI's in ms."""
     headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None) or {}
+    named = {str(name).lower(): value for name, value in headers.items()}
     said = getattr(error, "retry_after", None)
-    if said is None:
-        said = next((value for name, value in headers.items() if str(name).lower() == "retry-after"), None)
-    if said is None:
-        return None
+    for value, unit in ((said, 1.0), (named.get("retry-after-ms"), 1000.0), (named.get("retry-after"), 1.0)):
+        with suppress(ValueError, TypeError):
+            if math.isfinite(seconds := float(value) / unit):
+                return seconds
     with suppress(ValueError):
-        return float(said)
-    with suppress(ValueError):
-        return (parsedate_to_datetime(str(said)) - datetime.now(UTC)).total_seconds()
+        date = parsedate_to_datetime(str(named.get("retry-after") if said is None else said))
+        at = date if date.tzinfo is not None else date.replace(tzinfo=UTC)  # "-0000" is UTC, too (RFC 5322, 3.3)
+        return (at - datetime.now(UTC)).total_seconds()
     return None
