@@ -216,7 +216,7 @@ def _retry_after(error: BaseException) -> float | None:
     said = getattr(error, "retry_after", None)
     for value, unit in ((said, 1.0), (named.get("retry-after-ms"), 1000.0), (named.get("retry-after"), 1.0)):
         with suppress(ValueError, TypeError):
-            if math.isfinite(seconds := float(value) / unit):
+            if value is not None and math.isfinite(seconds := float(value) / unit):
                 return seconds
     with suppress(ValueError):
         date = parsedate_to_datetime(str(named.get("retry-after") if said is None else said))
