@@ -22,7 +22,7 @@ def recorded() -> Mapping[str, float]:
 
 
 class Seconds:
-    """A plugin that adds up what the phases of each test take, and writes ``RECORD`` after a run of all tests."""
+    """A plugin that adds up what the phases of each test take, and records it for the files that ran."""
 
     def __init__(self, record: Path = RECORD) -> None:
         self.of: dict[str, float] = defaultdict(float)
@@ -32,5 +32,8 @@ class Seconds:
         self.of[report.nodeid] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        kept = {name: round(seconds, 1) for name, seconds in sorted(self.of.items()) if seconds > LONG}
-        self._record.write_text(json.dumps(kept, indent=0, ensure_ascii=False) + "\n")
+        ran = {name.partition("::")[0] for name in self.of}
+        before = json.loads(self._record.read_text())
+        kept = {name: seconds for name, seconds in before.items() if name.partition("::")[0] not in ran}
+        kept |= {name: round(seconds, 1) for name, seconds in self.of.items() if seconds > LONG}
+        self._record.write_text(json.dumps(dict(sorted(kept.items())), indent=0, ensure_ascii=False) + "\n")

@@ -56,8 +56,10 @@ def test_slow_ones_are_left_out() -> None:
 
 
 def test_seconds_of_all_phases_are_recorded(tmp_path: Path) -> None:
-    seconds = Seconds(tmp_path / "seconds.json")
-    for name, duration in (("long", LONG), ("long", 0.2), ("short", LONG / 2)):
+    record = tmp_path / "seconds.json"
+    record.write_text('{"another.py::test": 2.0, "file.py::gone": 3.0}')
+    seconds = Seconds(record)
+    for name, duration in (("file.py::long", LONG), ("file.py::long", 0.2), ("file.py::short", LONG / 2)):
         seconds.pytest_runtest_logreport(SimpleNamespace(nodeid=name, duration=duration))
     seconds.pytest_sessionfinish()
-    assert json.loads((tmp_path / "seconds.json").read_text()) == {"long": LONG + 0.2}
+    assert json.loads(record.read_text()) == {"another.py::test": 2.0, "file.py::long": LONG + 0.2}

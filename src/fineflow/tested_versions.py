@@ -48,7 +48,7 @@ def of_this_process() -> tuple[str, ...]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {}
-    for name in NEWEST:
+    for name in NEWEST:  # modules: langchain_core, llama_index
         if name.removesuffix("-core").replace("-", "_") in sys.modules or name.replace("-", "_") in sys.modules:
             try:
                 found[name] = version(name)

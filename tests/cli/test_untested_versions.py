@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_numbers_are_compared() -> None:
 
 
 def test_it_is_told_once(older: None, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = f"langchain-core {PINS['langchain-core']} is newer than the newest release that was tested, 1.4.9"
+    expected = f"langchain-core {version('langchain-core')} is newer than the newest release that was tested, 1.4.9"
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for _ in range(2):

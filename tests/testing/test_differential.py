@@ -4,6 +4,7 @@ import asyncio
 import functools
 import operator
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -247,9 +248,13 @@ def test_a_pipeline_in_place_of_what_makes_one_is_refused() -> None:
         assert_same(pipeline, 1)
 
 
-def test_what_stock_does_in_another_order_each_time_is_not_compared() -> None:
-    calls = iter(Observation("invoke", value=1, log=[number]) for number in range(3))
-    stock, ours = next(calls), Observation("invoke", value=2, log=["ours"])
-    (found,) = beyond_stock(stock, ours, lambda: next(calls, stock))
+def test_how_far_others_get_beside_a_failure_is_compared_only_where_stock_is_the_same_each_time() -> None:
+    failed: dict[str, Any] = {"error": {"type": "ValueError"}}
+    others = iter(Observation("ainvoke", value=number, leftover=["a"] * (number % 2), **failed) for number in range(40))
+    stock, ours = next(others), Observation("ainvoke", value="ours", leftover=["a"], **failed)
+    (found,) = beyond_stock(stock, ours, lambda: next(others))
     assert found.startswith("value differs")
     assert len(beyond_stock(stock, ours, lambda: stock)) == 2
+
+    ended = replace(stock, error=None), replace(ours, error=None)
+    assert len(beyond_stock(*ended, lambda: pytest.fail("a call that did not fail is made once"))) == 2

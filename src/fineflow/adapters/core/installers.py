@@ -1,4 +1,4 @@
-"""What is in a folder of packages, or was put elsewhere by an installer, and what is Python's own.
+"""Tells where modules come from: a folder of packages, another place that an installer chose, or Python itself.
 
 Nearly all is decided by what the folders on the path held when they were first seen, and looks at no file: the first
 plan of a call may be made on an event loop.

@@ -130,7 +130,7 @@ class Asked(NamedTuple):
             await self.model.awarm(text)
 
 
-class _Part:
+class _CallSoFar:
     """A tool call as far as it is written. over: its arguments are complete, and can be read."""
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class Message:
 
     def __init__(self, here: Reader) -> None:
         self._here = here
-        self._parts: dict[Any, _Part] = {}
+        self._parts: dict[Any, _CallSoFar] = {}
         self._pieces: list[str] = []
         self.calls: list[ToolCall] = []
         self.guarded = False
@@ -174,7 +174,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """What it says so far, besides its calls."""
+        """Returns the text so far, without the calls."""
         return "".join(self._pieces)
 
     def see(self, chunk: Any) -> None:
@@ -193,7 +193,7 @@ class Message:
 
     def _add(self, part: Mapping[str, Any], number: int) -> None:
         index = part.get("index")
-        kept = self._parts.setdefault(index if index is not None else (id(part), number), _Part())
+        kept = self._parts.setdefault(index if index is not None else (id(part), number), _CallSoFar())
         args = kept.see(part)
         if args is not None:
             # An earlier call that is not complete, or cannot be read, may be one that writes.
