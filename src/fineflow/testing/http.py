@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Self, cast
 
 
 @dataclass(slots=True)
@@ -87,6 +88,28 @@ async def serve(handler: Handler) -> Server:
 
     server = await asyncio.start_server(connected, "127.0.0.1", 0)
     return Server(server.sockets[0].getsockname()[1], server, tasks)
+
+
+class ServedInThread:
+    """Serves a handler on an event loop in a thread of its own while its ``with`` block runs; ``port`` is of then."""
+
+    def __init__(self, handler: Handler, name: str) -> None:
+        self.port = 0
+        self._handler = handler
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(serve(self._handler), self._loop).result(10)
+        self.port = self._server.port
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._server.aclose(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
 
 
 async def _converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, handler: Handler) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from fineflow.testing import openai_form as form
 from fineflow.testing.gates import Gate
-from fineflow.testing.http import Refusal, Request, Response, serve, whole
+from fineflow.testing.http import Refusal, Request, Response, ServedInThread, whole
 from fineflow.testing.openai_form import Received as Received
 
 BLOCK = 16
@@ -36,7 +36,7 @@ class Fault:
     tokens: int = 0
 
 
-class OpenAIServer:
+class OpenAIServer(ServedInThread):
     """A context manager; ``url`` is the base address inside it.
 
     answers: a text, a mapping (the first key that occurs in the prompt selects; "ok" if none does) or a function of the
@@ -75,20 +75,12 @@ class OpenAIServer:
         self._slots = _Slots(slots, lambda: self._change(lambda: None))
         self._cache: set[int] = set()
         self._changed = threading.Condition()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="openai-server", daemon=True)
+        super().__init__(self._answer, "openai-server")
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(serve(self._answer), self._loop).result(10)
-        self.url = f"http://127.0.0.1:{self._server.port}/v1"
+        super().__enter__()
+        self.url = f"http://127.0.0.1:{self.port}/v1"
         return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._server.aclose(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
 
     @property
     def waiting(self) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import pytest
 
 from fineflow.testing.gates import Gate
-from fineflow.testing.http import Refusal, Request, Response, serve
+from fineflow.testing.http import Refusal, Request, Response, ServedInThread
 
 REFUSED, INVALID, FILTERED, FAILS = "REFUSED", "INVALID", "FILTERED", "FAILS"
 """In a prompt: how the server answers it."""
@@ -20,7 +18,7 @@ REFUSED, INVALID, FILTERED, FAILS = "REFUSED", "INVALID", "FILTERED", "FAILS"
 _USAGE = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
 
 
-class ProviderServer:
+class ProviderServer(ServedInThread):
     """A context manager; ``url`` is the server's address inside it.
 
     gate: where requests wait. most: the number that were there at once. prompts: of all requests, in order of arrival.
@@ -29,20 +27,12 @@ class ProviderServer:
     def __init__(self) -> None:
         self.gate, self.most, self.prompts = Gate(opened=True), 0, list[str]()
         self._inside = 0
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="providers", daemon=True)
+        super().__init__(self._answer, "providers")
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(serve(self._answer), self._loop).result(10)
-        self.url = f"http://127.0.0.1:{self._server.port}"
+        super().__enter__()
+        self.url = f"http://127.0.0.1:{self.port}"
         return self
-
-    def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._server.aclose(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
 
     def restart(self, *, opened: bool = True) -> None:
         """Forgets what was asked; requests wait at the gate unless it is open."""
