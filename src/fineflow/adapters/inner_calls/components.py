@@ -66,6 +66,9 @@ class Components(Protocol):
     def awaits(self, name: str) -> bool:
         """Returns True for async methods."""
 
+    def result(self, obj: Any, name: str) -> Any:
+        """Returns what is known of a result that is not there: UNKNOWN, FOUND or HELD of ``lookahead.values``."""
+
     def seen(self, name: str, value: Any) -> Any:
         """Returns what walks get for the value that stock's call of a method has returned."""
 

@@ -18,7 +18,7 @@ from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
-from fineflow.adapters.lookahead.values import Awaited, Pending
+from fineflow.adapters.lookahead.values import FOUND, HELD, Awaited, Coroutine, Lazy
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.visits import InTheWay
 
@@ -103,8 +103,7 @@ class CallFinder:
     @property
     def value(self) -> Any:
         """What the function returns; UNKNOWN if a part of it is not known."""
-        value = self._walk.value
-        return self._settled(value.value if isinstance(value, Awaited) else value)
+        return self._settled(self._walk.value)
 
     @property
     def returned(self) -> Mapping[str, Any] | None:
@@ -113,7 +112,7 @@ class CallFinder:
         None if the function may do something else: the last walk did not get ``through``.
         """
         walk = self._walk
-        value = walk.value.value if isinstance(walk.value, Awaited) else walk.value
+        value = walk.value
         if not self.through or (value is not None and type(value) is not dict):
             return None
         if value is not None and not (walk.whole(value) and all(type(key) is str for key in value)):
@@ -216,6 +215,10 @@ class CallFinder:
         """See ``lookahead.Host``."""
         return type(obj) not in _DATA and self._components.knows(obj)
 
+    def awaits(self, name: str) -> bool:
+        """See ``lookahead.Host``."""
+        return self._components.awaits(name)
+
     def judges(self, obj: Any, name: str) -> bool:
         """See ``lookahead.Host``."""
         return self._components.judges(obj, name)
@@ -313,9 +316,9 @@ class CallFinder:
     def _through(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Walks through the user's function in a component."""
         value = call(self._walk, func, list(args), dict(named))
-        if isinstance(value, Awaited):
-            value = value.value
-        if self.knows(value) or isinstance(value, Pending):
+        if isinstance(value, Awaited | Coroutine):
+            value = self._walk.awaited(value)
+        if self.knows(value) or isinstance(value, Lazy | Coroutine):
             raise Stop("gets a function's value from what the function returned")
         return value
 
@@ -342,12 +345,12 @@ class CallFinder:
             if not reads_only:
                 raise Stop(f"streams a {type(obj).__name__}, which may have side effects")
             self._walk.beside = self._walk.beside or sure
-            return UNKNOWN
-        if not (sure and known and self._walk.real(key)):
+            return self._missing(obj, name, args, named)
+        if not (sure and known and self._walk.real(key) and self._configured(args, named)):
             self.blocked = True
             if not reads_only:
                 raise Stop(f"waits for the arguments of a {type(obj).__name__} that may have side effects")
-            return UNKNOWN
+            return self._missing(obj, name, args, named)
         found = self._matching(obj, name, self._walk.copied(key), args, named)
         if found.failed:
             raise Stop(f"its call of a {type(obj).__name__} failed")
@@ -355,7 +358,30 @@ class CallFinder:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
         return self._value_of(found)
 
+    def _missing(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns an unknown result of a component."""
+        value, aliases = self._components.result(obj, name), self._walk.aliases
+        if value is not UNKNOWN:
+            aliases.returned_by(obj)
+        if value is HELD:
+            aliases.add(*args, *named.values())
+        return value
+
+    def _configured(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+        """Returns True if all is known of the arguments that makes a call another one, though no key has it.
+
+        Callbacks, tags and the like, which stock fills in, may be unknown.
+        """
+        for each in (*args[1:], *named.values()):
+            if each is HELD or each is FOUND or (type(each) is dict and not self._walk.whole(each)):
+                return False
+            if type(each) is dict and not self._walk.known(each.get("configurable")):
+                return False
+        return True
+
     def _value_of(self, found: FoundCall) -> Any:
+        if found.value is UNKNOWN:
+            return self._missing(found.component, found.name, found.args, found.named)
         value = as_text(found.value)
         return value if found.taken and found is not self.latest else self._walk.result(value)
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, cast
 
 from llama_index.core import Settings
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.llms import ChatMessage
 from llama_index.core.llms.llm import LLM
 from llama_index.core.schema import NodeWithScore, QueryBundle
@@ -43,8 +44,8 @@ from fineflow.adapters.llamaindex.user_functions import (
     makes,
     methods_of,
 )
-from fineflow.adapters.lookahead import Stop
-from fineflow.adapters.lookahead.values import Awaited
+from fineflow.adapters.lookahead import UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import HELD, Awaited
 from fineflow.options import Options
 from fineflow.runtime.call.claims import equal
 
@@ -178,6 +179,10 @@ class Components:
     def awaits(self, name: str) -> bool:
         return name.startswith("a")
 
+    def result(self, obj: Any, name: str) -> Any:
+        new = isinstance(obj, LLM | BaseEmbedding) and of_package(type(obj).__module__)
+        return UNKNOWN if new else HELD
+
     def seen(self, name: str, value: Any) -> Any:
         return value
 
@@ -302,9 +307,12 @@ class Components:
 class IndexFinder(CallFinder):
     """Finds the component calls of one run of a user function."""
 
+    def awaits(self, name: str) -> bool:
+        return name not in MAKING and super().awaits(name)  # "as_", not "a"
+
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         value = super().call(obj, name, args, named, sure=sure)
-        return value.value if name in MAKING and isinstance(value, Awaited) else value  # "as_", not "a"
+        return value.value if name in MAKING and isinstance(value, Awaited) else value
 
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return super()._matching(obj, name, tuple(map(_as_now, key)), args, named)

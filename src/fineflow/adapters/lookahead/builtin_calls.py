@@ -5,18 +5,21 @@ from __future__ import annotations
 import asyncio
 import builtins
 import copy
+import dataclasses
 import inspect
+import sys
 from abc import ABCMeta
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
+from functools import partial
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.calls import SPECIAL, Named, builtin, call
-from fineflow.adapters.lookahead.iteration import elements, first_that
+from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
-from fineflow.adapters.lookahead.values import UNKNOWN, Awaited, Pending, Progress, Stop
+from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Awaited, Coroutine, Lazy, Progress, Stop, unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -27,7 +30,7 @@ _SIZED = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozen
 def _sequence(kind: type) -> Callable[[Walk, list[Any], Named], Any]:
     def make(walk: Walk, args: list[Any], named: Named) -> Any:
         found = elements(walk, args[0]) if args else []
-        return UNKNOWN if found is None else walk.own(kind(found))
+        return walk.aliases.one_of(UNKNOWN, *args) if found is None else walk.own(kind(found))
 
     return make
 
@@ -37,6 +40,7 @@ def _length(walk: Walk, args: list[Any], named: Named) -> Any:
     if isinstance(value, Progress):
         value = value.elements
     if not walk.whole(value):
+        walk.touch(value)
         return UNKNOWN
     if type(value) not in _SIZED:
         raise Stop(f"takes the length of a {type(value).__name__}")
@@ -44,48 +48,56 @@ def _length(walk: Walk, args: list[Any], named: Named) -> Any:
 
 
 def _numbered(walk: Walk, args: list[Any], named: Named) -> Any:
-    found = elements(walk, args[0])
     start = args[1] if len(args) > 1 else named.get("start", 0)
-    return UNKNOWN if found is None else walk.own([walk.own(pair) for pair in enumerate(found, start)])
+    numbers = walk.own(iter(range(start, sys.maxsize))) if walk.whole(start) else start
+    return _combined(walk, [numbers, args[0]])
 
 
 def _zipped(walk: Walk, args: list[Any], named: Named) -> Any:
-    found = [elements(walk, each) for each in args]
-    if any(each is None for each in found):
-        return UNKNOWN
-    return walk.own([walk.own(parts) for parts in zip(*found, strict=False)])
+    return _combined(walk, args)
+
+
+def _combined(walk: Walk, args: list[Any]) -> Any:
+    sources = [iterator(walk, each) for each in args]
+    return Mapped(walk, lambda *parts: walk.own(parts), sources)
 
 
 def _reversed(walk: Walk, args: list[Any], named: Named) -> Any:
     found = elements(walk, args[0])
-    return UNKNOWN if found is None else walk.own(found[::-1])
+    return walk.aliases.part(args[0]) if found is None else walk.own(found[::-1])
 
 
 def _mapped(walk: Walk, args: list[Any], named: Named) -> Any:
-    sources = [elements(walk, each) for each in args[1:]]
-    if any(each is None for each in sources):
-        return UNKNOWN
-    parts: Iterator[Sequence[Any]] = zip(*sources, strict=False)
-    return walk.own([call(walk, args[0], list(each), {}) for each in parts])
+    sources = [iterator(walk, each) for each in args[1:]]
+    return Mapped(walk, lambda *parts: call(walk, args[0], list(parts), {}), sources)
 
 
 def _filtered(walk: Walk, args: list[Any], named: Named) -> Any:
-    found = elements(walk, args[1])
-    if found is None:
-        return UNKNOWN
-    kept = [each if args[0] is None else call(walk, args[0], [each], {}) for each in found]
-    if not all(walk.known(each) for each in kept):
-        return UNKNOWN
-    return walk.own([each for each, keep in zip(found, kept, strict=True) if walk.truth(keep)])
+    def test(value: Any) -> bool | None:
+        return _truth(walk, value if args[0] is None else call(walk, args[0], [value], {}))
+
+    return Filtered(walk, test, iterator(walk, args[1]))
+
+
+def _some(walk: Walk, func: Any, source: Any) -> Any:
+    """Walks through a function that is called with elements that are not known; returns one of these."""
+    part = walk.aliases.part(source)
+    if func is not None:
+        with walk.perhaps():
+            call(walk, func, [part], {})
+    else:
+        walk.touch(part)
+    return part
 
 
 def _sorted(walk: Walk, args: list[Any], named: Named) -> Any:
     found, key = elements(walk, args[0]), named.get("key")
     if found is None:
-        return UNKNOWN
+        return walk.aliases.one_of(UNKNOWN, _some(walk, key, args[0]))
     keys = found if key is None else [call(walk, key, [each], {}) for each in found]
     if not all(map(walk.known, keys)):
-        return UNKNOWN
+        walk.touch(*keys)
+        return walk.aliases.one_of(UNKNOWN, *found)
     if not all(map(walk.plain, keys)):
         raise Stop("sorts something that is not plain data")
     order = sorted(range(len(found)), key=keys.__getitem__, reverse=walk.truth(named.get("reverse", False)))
@@ -94,26 +106,27 @@ def _sorted(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
     value, kinds = args
-    if not walk.whole(value) and type(value) not in _SIZED:
-        return UNKNOWN
     for each in kinds if type(kinds) is tuple else (kinds,):
         if type(each) not in (type, ABCMeta) and not of_package(type(each).__module__):
             raise Stop("tests a class with rules of its own")
+    if not walk.whole(value) and type(value) not in _SIZED:
+        return UNKNOWN
     return isinstance(value, kinds)
 
 
 def _text(walk: Walk, args: list[Any], named: Named) -> Any:
-    """Walks through the ``__str__`` of a package's class, unless the object is plain data."""
+    """Walks through the ``__str__`` of a class, unless the object is plain data."""
     own: Any = getattr(type(args[0]), "__str__", None) if len(args) == 1 and not named else None
-    if isinstance(own, FunctionType) and of_package(own.__module__) and not is_plain(args[0]):
+    if isinstance(own, FunctionType) and not unknown(args[0]) and not is_plain(args[0]):
         return call(walk, own, args, {})
     return builtin(walk, str, args, dict(named))
 
 
 def _get_attribute(walk: Walk, args: list[Any], named: Named) -> Any:
     obj, name, *default = args
-    if name is UNKNOWN:
-        return UNKNOWN
+    if not walk.known(name):
+        walk.touch(name, obj)
+        return walk.aliases.one_of(UNKNOWN, obj, *default)
     try:
         return attribute(walk, obj, name, method=False)
     except Stop:
@@ -126,6 +139,7 @@ def _get_attribute(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _has_attribute(walk: Walk, args: list[Any], named: Named) -> Any:
     obj, name = args
+    walk.touch(name)
     if not walk.known(name) or (not walk.whole(obj) and type(obj) not in _SIZED):
         return UNKNOWN
     look_up: Any = type(obj).__getattribute__
@@ -143,11 +157,13 @@ def _extreme(largest: bool) -> Callable[[Walk, list[Any], Named], Any]:
     def find(walk: Walk, args: list[Any], named: Named) -> Any:
         found = elements(walk, args[0]) if len(args) == 1 else args
         key = named.get("key")
+        walk.tries.risks += 1
         if found is None:
-            return UNKNOWN
+            return walk.aliases.one_of(_some(walk, key, args[0]), *named.values())
         keys = found if key is None else [call(walk, key, [each], {}) for each in found]
         if not all(map(walk.known, keys)):
-            return UNKNOWN
+            walk.touch(*keys)
+            return walk.aliases.one_of(UNKNOWN, *found)
         if not all(map(walk.plain, keys)):
             raise Stop("compares something that is not plain data")
         if not found:
@@ -159,7 +175,10 @@ def _extreme(largest: bool) -> Callable[[Walk, list[Any], Named], Any]:
 
 
 def _truth(walk: Walk, value: Any) -> bool | None:
-    return walk.truth(value) if walk.known(value) else None
+    if walk.known(value):
+        return walk.truth(value)
+    walk.touch(value)
+    return None
 
 
 def _any(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -177,41 +196,65 @@ def _all(walk: Walk, args: list[Any], named: Named) -> Any:
 
 
 def _next(walk: Walk, args: list[Any], named: Named) -> Any:
-    if not isinstance(args[0], Pending):
+    if not isinstance(args[0], Lazy):
         raise Stop("takes the next element of something that may be read elsewhere")
-    value, found = first_that(walk, args[0], lambda value: True)
-    if found is None:
-        return UNKNOWN
-    if not found and len(args) < 2:
-        raise Stop("may raise an exception")
-    return value if found else args[1]
+    try:
+        value = following(walk, args[0])
+    except StopIteration:
+        if len(args) < 2:
+            raise Stop("may raise an exception") from None
+        return args[1]
+    if value is not NULL:
+        return value
+    walk.tries.raises(looks_up=True)
+    return walk.aliases.one_of(UNKNOWN, rest(walk, args[0]), *args[1:])
 
 
 def _copied(walk: Walk, args: list[Any], named: Named) -> Any:
     (value,) = args
-    return walk.own(copy.deepcopy(value)) if walk.plain(value) else UNKNOWN
+    if walk.plain(value):
+        return walk.own(copy.deepcopy(value))
+    walk.touch(value)
+    return walk.aliases.one_of(UNKNOWN, value)
+
+
+def _replaced(walk: Walk, args: list[Any], named: Named) -> Any:
+    walk.touch(*args, *named.values())
+    if hasattr(type(args[0]), "__post_init__") or unknown(args[0]):
+        raise Stop("makes a record that may run code")
+    return walk.aliases.one_of(UNKNOWN, *args, *named.values())
 
 
 def _gathered(walk: Walk, args: list[Any], named: Named) -> Any:
-    return Awaited(walk.own([_result(each) for each in args]))
-
-
-def _result(value: Any) -> Any:
-    if value is not UNKNOWN and not isinstance(value, Awaited):
-        raise Stop(f"awaits a {type(value).__name__}")
-    return value.value if isinstance(value, Awaited) else UNKNOWN
+    """``asyncio.gather``: what several coroutines change, they change in any order."""
+    if len(args) < 2:
+        return Awaited(walk.own([walk.awaited(each) for each in args]))
+    return Awaited(walk.own([walk.tries.unordered(partial(walk.awaited, each)) for each in args]))
 
 
 def _task(walk: Walk, args: list[Any], named: Named) -> Any:
-    return Awaited(_result(args[0]))
+    """A task begins when the function waits for something."""
+    if isinstance(args[0], Coroutine):
+        walk.scheduled.append(args[0])
+    elif not (unknown(args[0]) or isinstance(args[0], Awaited)):
+        raise Stop(f"awaits a {type(args[0]).__name__}")
+    return args[0]
+
+
+def _awaited_in_time(walk: Walk, args: list[Any], named: Named) -> Any:
+    def work() -> Any:
+        walk.tries.raises()
+        return walk.awaited(args[0])
+
+    return Coroutine(work, walk.unsure)
 
 
 def _in_thread(walk: Walk, args: list[Any], named: Named) -> Any:
-    return Awaited(call(walk, args[0], args[1:], dict(named)))
+    return Coroutine(lambda: call(walk, args[0], args[1:], dict(named)), walk.unsure)
 
 
 def _run_to_end(walk: Walk, args: list[Any], named: Named) -> Any:
-    return _result(args[0])
+    return walk.awaited(args[0])
 
 
 SPECIAL.update(
@@ -237,8 +280,10 @@ SPECIAL.update(
         id(builtins.next): _next,
         id(copy.copy): _copied,
         id(copy.deepcopy): _copied,
+        id(dataclasses.replace): _replaced,
         id(asyncio.gather): _gathered,
-        **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield, asyncio.wait_for)), _task),
+        **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield)), _task),
+        id(asyncio.wait_for): _awaited_in_time,
         id(asyncio.to_thread): _in_thread,
         id(asyncio.run): _run_to_end,
     }

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import BuiltinFunctionType, FunctionType, GenericAlias, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import tables
+from fineflow.adapters.analysis.values import FRESH_ANY, LAZY, SCALAR
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead import harmless
-from fineflow.adapters.lookahead.iteration import drained, elements
+from fineflow.adapters.lookahead.iteration import drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, attribute, make
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Local, Method, Pending, Stop
+from fineflow.adapters.lookahead.values import (
+    HELD,
+    INERT,
+    NULL,
+    SWALLOWS,
+    UNKNOWN,
+    Coroutine,
+    Lazy,
+    Local,
+    Method,
+    Stop,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
 _MOVING = frozenset({"insert", "remove", "pop", "clear", "sort", "reverse"})  # methods that give elements other places
+_TEXT: Any = object.__str__
+_FORMAT: Any = object.__format__
+_CONVERSIONS = frozenset(map(id, (int, float, complex, json.loads)))  # raise an error for some texts
+_OF_TEXT = frozenset(name for name, value in tables.READERS.items() if value == SCALAR)
 _CHARACTERS = 256  # of a text that count as one instruction
 
 Named = Mapping[str, Any]
@@ -33,9 +52,9 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return _method(walk, func, args, named)
     if isinstance(func, Local):
         return walk.enter(func, args, named)
-    if func is INERT:
+    if func is INERT or func is SWALLOWS:
         return UNKNOWN
-    if func is UNKNOWN:
+    if unknown(func):
         raise Stop("calls a function that is not known yet")
     if walk.host.knows(func):
         if not walk.host.judges(func, "__call__"):
@@ -47,20 +66,20 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         func = func.__origin__
     found, value = harmless.value_of_call(func)
     if found:
-        return value
+        return _passed_by(walk, value, args, named)
     if isinstance(func, MethodType):
         if harmless.logs(func.__self__, func.__name__):
-            return UNKNOWN
+            return _passed_by(walk, UNKNOWN, args, named)
         return call(walk, func.__func__, [func.__self__, *args], named)
     if getattr(func, "__module__", "") == "logging" and getattr(func, "__name__", "") in harmless.LOG_METHODS:
-        return None
+        return _passed_by(walk, None, args, named)
     special = SPECIAL.get(id(func))
     if special is not None:
         return special(walk, args, named)
     if id(func) in tables.FUNCTIONS or id(func) in tables.RE_FUNCTIONS or id(func) in harmless.PURE:
         return builtin(walk, func, args, named)
     if tables.is_error(func):
-        return UNKNOWN
+        return walk.aliases.one_of(UNKNOWN, *args, *named.values())
     if isinstance(func, type) and tables.is_model(func):
         return walk.result(builtin(walk, func, args, named))
     if isinstance(func, type):
@@ -74,11 +93,48 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     raise Stop(f"calls {getattr(func, '__name__', type(func).__name__)}")
 
 
+def _passed_by(walk: Walk, value: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """Returns the value of a call that changes nothing, unless it runs code of what it gets."""
+    for each in (*args, *named.values()):
+        if isinstance(each, Lazy):
+            if value is not None:
+                walk.aliases.store(*(drained(walk, each) or ()))
+        elif isinstance(each, Local | FunctionType):  # that of a defaultdict
+            with walk.perhaps():
+                walk.aliases.store(call(walk, each, [], {}))
+        elif not isinstance(each, type):
+            as_printed(walk, each)
+    if value is INERT:
+        walk.aliases.store(*args, *named.values())
+    return walk.aliases.one_of(UNKNOWN, *args, *named.values()) if value is UNKNOWN and args else value
+
+
+def as_printed(walk: Walk, value: Any) -> None:
+    """Walks through what makes the text of an object of the user's; of what else has code, raises Stop."""
+    kind = type(value)
+    own: Any = getattr(kind, "__str__", None)
+    own = getattr(kind, "__repr__", None) if own is _TEXT else own
+    plainly: Any = kind.__format__
+    if isinstance(own, FunctionType) and not of_package(own.__module__) and plainly is _FORMAT:
+        with walk.perhaps():
+            call(walk, own, [value], {})
+    else:
+        walk.touch(value)
+
+
 def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """Calls a trusted function, or makes a document or message, on plain data."""
+    signature = tables.FUNCTIONS[id(func)][1] if id(func) in tables.FUNCTIONS else None
+    if signature is not None and signature.result == LAZY:  # its result may be read in part only
+        args = [walk.aliases.one_of(UNKNOWN, rest(walk, each)) if isinstance(each, Lazy) else each for each in args]
     args = [_whole_list(walk, each) for each in args]
     if not all(map(walk.known, (*args, *named.values()))):
-        return UNKNOWN
+        walk.touch(*args, *named.values())
+        if id(func) in _CONVERSIONS:
+            walk.tries.raises()
+        if signature is not None and signature.result in (SCALAR, FRESH_ANY):
+            return UNKNOWN
+        return walk.aliases.one_of(UNKNOWN, *args, *named.values())
     if not all(map(walk.plain, (*args, *named.values()))):
         raise Stop(f"calls {getattr(func, '__name__', 'a function')} with something that is not plain data")
     walk.spend(sum(len(each) for each in args if type(each) is str) // _CHARACTERS)
@@ -90,12 +146,17 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
 def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) -> Any:
     owner, name = method
     if owner is INERT:
-        return UNKNOWN
+        return _of_unknown(walk, owner, name, args, named)
+    if isinstance(owner, Coroutine):
+        return _of_coroutine(walk, owner, name)
     if not walk.whole(owner):
         if name in tables.READERS or name in tables.MUTATORS or name in OF_RESULTS or name in tables.MATCH_METHODS:
-            return UNKNOWN
+            return _of_unknown(walk, owner, name, args, named)
         raise Stop(f"calls .{name}() of a result that is not known yet")
     if walk.host.knows(owner):
+        walk.tries.risks += 1
+        if walk.host.awaits(name):
+            return Coroutine(lambda: walk.host.call(owner, name, args, named, sure=not walk.unsure), walk.unsure)
         return walk.host.call(owner, name, args, named, sure=not walk.unsure)
     if isinstance(owner, type):
         return _of_class(walk, owner, name, args, named)
@@ -109,12 +170,46 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         if matches and name not in tables.PATTERN_METHODS | tables.MATCH_METHODS:
             raise Stop(f"calls .{name}() of a {type(owner).__name__}")
         if not walk.known(owner) or not all(map(walk.known, (*args, *named.values()))):
-            return UNKNOWN
+            walk.touch(owner, *args, *named.values())
+            return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(UNKNOWN, owner, *args, *named.values())
         walk.spend(len(owner) // _CHARACTERS if type(owner) is str else 1)
         return builtin(walk, getattr(owner, name), args, named)
     if name in tables.MUTATORS and type(owner) in (list, dict, set):
         return change(walk, owner, name, args, named)
     raise Stop(f"calls .{name}() of a {type(owner).__name__}")
+
+
+def _of_unknown(walk: Walk, owner: Any, name: str, args: list[Any], named: dict[str, Any]) -> Any:
+    """Calls a method of data on something unknown."""
+    given = [*map(partial(_whole_list, walk), args), *named.values()]
+    if name == "sort" or (owner is INERT and any(isinstance(each, Local | FunctionType) for each in given)):
+        key, given = given[-1:], given[:-1]
+        with walk.perhaps():
+            for each in key:
+                call(walk, each, [walk.aliases.part(owner)], {}) if _calls(each) else walk.touch(each)
+    walk.touch(owner, *given)
+    if name in tables.MUTATORS or (owner is INERT and name not in tables.READERS):
+        walk.aliases.store(*given)
+        if type(owner) in (list, dict, set):
+            walk.taint(owner, moves=True)
+        else:
+            walk.aliases.change(owner, name)
+    return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(walk.aliases.part(owner), *given)
+
+
+def _calls(value: Any) -> bool:
+    return isinstance(value, Local | FunctionType | MethodType)
+
+
+def _of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
+    begun = owner.result is not NULL
+    if name in ("add_done_callback", "send", "throw", "set_name") or (name == "cancel" and begun):
+        raise Stop(f"calls .{name}() of a coroutine")
+    if name in ("close", "cancel"):
+        walk.scheduled[:] = [each for each in walk.scheduled if each is not owner]
+        if walk.unsure:
+            raise Stop("ends a coroutine in some cases")
+    return owner.result if name == "result" and begun else UNKNOWN
 
 
 def _of_class(walk: Walk, kind: Any, name: str, args: list[Any], named: dict[str, Any]) -> Any:
@@ -134,8 +229,11 @@ def _of_class(walk: Walk, kind: Any, name: str, args: list[Any], named: dict[str
 
 
 def _whole_list(walk: Walk, value: Any) -> Any:
-    """Returns a list of what a generator expression yields; other values unchanged."""
-    return walk.own(drained(walk, value)) if isinstance(value, Pending) else value
+    """Returns a list of what a lazy iterator yields; other values unchanged."""
+    if not isinstance(value, Lazy):
+        return value
+    found = drained(walk, value)
+    return HELD if found is None else found
 
 
 def _view(walk: Walk, owner: dict[Any, Any], name: str) -> Any:
@@ -154,6 +252,9 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
 
 def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
     """Calls a method that changes a container of the walk's own."""
+    args = [_whole_list(walk, each) for each in args]
+    if not walk.owns(owner) or walk.unsure or named or not all(map(walk.whole, args)):
+        _look_into(walk, owner, args, named)
     if not walk.owns(owner):
         walk.taint(owner, moves=name in _MOVING)
         return UNKNOWN
@@ -168,17 +269,36 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
         return UNKNOWN
     if name in ("extend", "update") and type(owner) is not dict:
         args = [elements(walk, each) for each in args]
+    walk.tries.changes(owner)
     return getattr(owner, name)(*args)
+
+
+def _look_into(walk: Walk, owner: Any, args: list[Any], named: Named) -> None:
+    """Does what a change runs of the user's code where its outcome is unknown."""
+    for each in named.values():
+        if _calls(each):  # the key of a sort
+            with walk.perhaps():
+                call(walk, each, [walk.aliases.one_of(UNKNOWN, *owner)], {})
+    walk.touch(*(each for each in args if not walk.whole(each)))
+    walk.aliases.add(*args)
 
 
 def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: Any) -> Any:
     """Returns ``left`` after an operator in place, such as ``+=`` of a list."""
+    if isinstance(right, Lazy):
+        right = _whole_list(walk, right)
     if not walk.owns(left):
+        walk.touch(right)
+        walk.aliases.add(right)
         walk.taint(left)
         return left
     found = elements(walk, right) if type(left) is list and operate.__name__ == "add" else None
+    if found is None:
+        walk.touch(right)
+    walk.aliases.add(right)
     if walk.unsure or found is None or not walk.whole(left):
         walk.taint(left)
     else:
+        walk.tries.changes(left)
         left.extend(found)
     return left

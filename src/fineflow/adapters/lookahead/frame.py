@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Collection, Mapping, Sequence
+import copy
+from collections.abc import Collection, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.bytecode import Instruction, location
-from fineflow.adapters.lookahead.code import decoded, meetings, stored
+from fineflow.adapters.lookahead.code import decoded, guards, meetings, stored
 from fineflow.adapters.lookahead.instructions import RULES
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Cell, Local, Stop
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 
 _DEPTH = 12  # calls inside calls
+_ITERATORS = (type(iter(list[Any]())), type(iter(range(0))))
 
 
 class Frame:
@@ -31,30 +33,53 @@ class Frame:
         self.number = -1  # of the current one
         self.result: Any = None
         self.keywords: tuple[str, ...] = ()  # of the next call (Python 3.11 and 3.12)
-        self.yielded: list[Any] | None = None  # what a generator expression has yielded
-        self.each: Callable[[Any], None] | None = None  # gets that
+        self.returned: list[Any] = []
+        self.raised = False  # the current path has raised an exception
+        self.resumes = -1  # of a generator: the instruction after the last yield
+        self.blurred = False  # a generator has yielded something only perhaps
+        self.perhaps: Any = UNKNOWN  # that
+        self.drained = False  # all that a generator yields is asked for
+        self._doubts = 0
         self._decoded = decoded(code)
+        self._guards = guards(code)
         self._branches: list[int] = []  # unknown branches that are being walked through
 
     def run(self, names: dict[str, Any]) -> Any:
         """Returns what the code returns, given its local variables. Raises Stop."""
         self.names = names
+        if self._guards is not None:
+            self.walk.tries.enter(self, self._guards[0])
+        self.go_on()
+        if not self.returned:
+            raise Stop("may raise an exception")
+        return self.walk.aliases.one_of(*self.returned)
+
+    @property
+    def over(self) -> bool:
+        """True if a generator has nothing more to yield."""
+        return self.at == self._decoded.end and self.resumes < 0
+
+    def go_on(self) -> None:
+        """Walks on until the code returns, or yields for certain. Raises Stop."""
         walk = self.walk
         walk.depth += 1
+        state = walk.tries.state()
         try:
             if walk.depth > _DEPTH:
                 raise Stop("calls functions that are nested too deeply")
             self._until((self._decoded.end,))
         except Stop as why:
             why.where = why.where or location(self.code, self._line)
+            walk.tries.restore(state)
             raise
         finally:
             walk.depth -= 1
-        return self.result
+            walk.unsure -= self._doubts
+            self._doubts = 0
 
     def _until(self, stops: Collection[int]) -> None:
         """Walks on until one of these instructions would be next."""
-        walk, instructions, rules = self.walk, self._decoded.instructions, self._decoded.rules
+        walk, instructions, rules, around = self.walk, self._decoded.instructions, self._decoded.rules, self._guards
         if len(rules) < len(instructions):
             rules[:] = [RULES.get(ins.name, _unknown) for ins in instructions]
         while (at := self.at) not in stops:  # the few lines that take most of the time of walks
@@ -63,6 +88,8 @@ class Frame:
                 walk.spend(0)
             self.number, self.at = at, at + 1
             rules[at](self, instructions[at])
+            if around is not None and around[at] is not around[self.at]:
+                walk.tries.cross(self, at)
 
     @property
     def _line(self) -> int:
@@ -80,7 +107,21 @@ class Frame:
 
     def leave(self, value: Any) -> None:
         """Returns from the code."""
-        self.result, self.at = value, self._decoded.end
+        self.returned.append(value)
+        self.at = self._decoded.end
+
+    def suspend(self) -> None:
+        """Leaves a generator with the value on the stack."""
+        self.resumes, self.at = self.at, self._decoded.end
+
+    def fail(self) -> None:
+        """Ends the current path with an exception."""
+        self.raised, self.at = True, self._decoded.end
+
+    @property
+    def branches(self) -> bool:
+        """True on a path that the code may not take."""
+        return bool(self._branches)
 
     def split(self, *arms: tuple[int, Sequence[Any]]) -> None:
         """Walks through each arm of a branch on something unknown, and goes on where all paths meet.
@@ -89,34 +130,67 @@ class Frame:
         it are not sure, so nothing starts them. An arm that the walk does not understand ends it: the arm may do
         anything to what follows.
         """
-        walk, branch = self.walk, self.number
-        meeting = meetings(self.code)[branch]
-        assigned = stored(self.code, branch, meeting)
-        self._forget(assigned)
-        self._branches.append(branch)
-        walk.unsure += 1
-        ends = []
-        for start, stack in arms:
-            self.at, self.stack = start, list(stack)
-            self._until(frozenset({meeting, *self._branches}))
-            if self.at == meeting:
-                ends.append(self.stack)
-            self._forget(assigned)
-        walk.unsure -= 1
-        self._branches.pop()
-        self.stack = [
-            each[0] if all(other is each[0] for other in each) else UNKNOWN for each in zip(*ends, strict=True)
-        ]
-        self.at = meeting
-        if meeting == self._decoded.end:
-            self.result = UNKNOWN
+        meeting = meetings(self.code)[self.number]
+        self.paths(self.number, meeting, [(start, stack, self.names) for start, stack in arms])
 
-    def _forget(self, assigned: frozenset[str]) -> None:
-        for name in assigned:
-            if isinstance(self.cells.get(name), Cell):
-                self.cells[name].value = UNKNOWN
-            else:
-                self.names[name] = UNKNOWN
+    def paths(
+        self,
+        branch: int,
+        meeting: int,
+        arms: Sequence[tuple[int, Sequence[Any], dict[str, Any]]],
+        beside: tuple[list[Any], dict[str, Any]] | None = None,
+    ) -> None:
+        """``split``, with the variables of each arm. beside: stack and variables of a path that is at the meeting."""
+        walk, tries, end = self.walk, self.walk.tries, self._decoded.end
+        assigned = stored(self.code, tuple(start for start, *_ in arms), meeting)
+        state, doubted = tries.state(), set[int]()
+        ends = [] if beside is None else [beside]
+        stops = frozenset({meeting, end, *self._branches, branch})
+        self._branches.append(branch)
+        cells = {name: value for name, value in self.own_cells().items() if name in assigned}
+        for start, stack, names in arms:
+            walk.unsure += 1
+            self.at, self.stack, self.raised = start, list(map(_of_its_own, stack)), False
+            self.names = {**names, **{each: self._perhaps(names, each) for each in assigned if each not in cells}}
+            for name, value in cells.items():
+                self.cells[name].value = UNKNOWN if value is NULL else walk.aliases.one_of(value, UNKNOWN)
+            if self._guards is not None:
+                tries.cross(self, branch)
+            self._until(stops)
+            doubted.update(id(each) for each in tries.open if each.doubted)
+            if not self.raised:
+                ends.append((self.stack if self.at == meeting else [], self.names))
+            for name in cells:
+                cells[name] = walk.aliases.one_of(cells[name], self.cells[name].value)
+            tries.restore(state)
+        self._branches.pop()
+        tries.join(state, doubted)
+        if self.blurred and not self.drained:  # nobody knows whether more is asked for
+            walk.unsure += 1 - self._doubts
+            self._doubts = 1
+        walk.aliases.settle()
+        for name, value in cells.items():
+            self.cells[name].value = value
+        self._meet(meeting, ends)
+
+    def own_cells(self) -> dict[str, Any]:
+        """Returns the values of the variables that functions of this walk share."""
+        return {name: cell.value for name, cell in self.cells.items() if isinstance(cell, Cell)}
+
+    def _perhaps(self, names: Mapping[str, Any], name: str) -> Any:
+        """Returns what a variable is on a path that may come back to its beginning, having assigned it."""
+        return self.walk.aliases.one_of(names.get(name, UNKNOWN), UNKNOWN)
+
+    def _meet(self, meeting: int, ends: Sequence[tuple[list[Any], dict[str, Any]]]) -> None:
+        """Goes on with what all paths have in common."""
+        self.raised = not ends
+        self.at = meeting if ends else self._decoded.end
+        one_of = self.walk.aliases.one_of
+        stacks = [stack for stack, _ in ends if stack and meeting != self._decoded.end]
+        self.stack = [_only(each) or one_of(*each) for each in zip(*stacks, strict=True)] if stacks else []
+        if ends:
+            every = {name for _, names in ends for name in names}
+            self.names = {name: one_of(*(names.get(name, NULL) for _, names in ends)) for name in every}
 
     # --- the stack and variables ------------------------------------------------------------------------------------
 
@@ -144,13 +218,26 @@ class Frame:
 
     def outer(self, name: str) -> Any:
         """Returns a global or builtin. Raises Stop if there is none."""
-        found = self.walk.assigned(self.owner.__globals__, name, NULL)
+        scope = self.owner.__globals__
+        found = self.walk.assigned(scope, name, scope.get(name, NULL))
+        if found is NULL:
+            found = vars(builtins).get(name, NULL)
         if found is not NULL:
             return found
-        for scope in (self.owner.__globals__, vars(builtins)):
-            if name in scope:
-                return scope[name]
         raise Stop(f"reads {name}, which is not defined")
+
+
+def _of_its_own(value: Any) -> Any:
+    """Returns an iterator that another path does not move; other values as they are."""
+    return copy.copy(value) if type(value) in _ITERATORS else value
+
+
+def _only(values: Sequence[Any]) -> Any:
+    """Returns the iterator that all paths have moved to the same place; None for other values."""
+    if any(type(each) not in _ITERATORS for each in values):
+        return None
+    places = [(*each.__reduce__()[1], each.__reduce__()[2:]) for each in values]
+    return values[0] if all(each[0] is places[0][0] and each[1:] == places[0][1:] for each in places) else None
 
 
 def _unknown(f: Frame, ins: Instruction) -> None:

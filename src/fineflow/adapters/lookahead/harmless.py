@@ -25,7 +25,7 @@ import uuid
 import warnings
 from typing import Any
 
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN
+from fineflow.adapters.lookahead.values import INERT, SWALLOWS, UNKNOWN
 
 _LEVELS = "debug info warning warn error exception critical log trace success"
 LOG_METHODS = frozenset({*_LEVELS.split(), "isEnabledFor", "bind", "opt"})
@@ -50,14 +50,14 @@ _FUNCTIONS = _by_id(
             *_named(uuid, "uuid1 uuid3 uuid4 uuid5"),
             *_named(random, "random randint uniform choice choices sample randrange"),
             *_named(traceback, "format_exc"),
-            *_named(dataclasses, "asdict astuple replace"),
+            *_named(dataclasses, "asdict astuple"),
             *(hash, id, callable, os.getenv, os.path.exists, os.getcwd),
         ],
         INERT: [
             *_named(collections, "defaultdict Counter deque OrderedDict"),
             *_named(hashlib, "md5 sha1 sha256 sha512"),
-            *_named(contextlib, "suppress nullcontext"),
         ],
+        SWALLOWS: [contextlib.suppress],
     }
 )
 _METHODS = frozenset(
@@ -138,4 +138,6 @@ def is_silent_model(kind: Any) -> bool:
     decorators = kind.__pydantic_decorators__
     if any(getattr(decorators, name, None) for name in _CHECKS) or kind.__pydantic_post_init__:
         return False
+    if any(hasattr(each, "func") for field in kind.__pydantic_fields__.values() for each in field.metadata):
+        return False  # a validator in an annotation
     return not kind.__pydantic_custom_init__

@@ -1,63 +1,186 @@
-"""Iteration: over containers, generator expressions, and progress bars around these."""
+"""Iteration: over containers, lazy iterators, and progress bars around these."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Pending, Progress, Stop
+from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Lazy, Progress, Stop, unknown
 
 if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
     from fineflow.adapters.lookahead.walk import Walk
 
-_ITERATOR = type(iter(list[Any]()))
+_ITERATORS = frozenset({type(iter(list[Any]())), type(iter(range(0)))})
 _SIZED = frozenset({list, tuple, dict, set, frozenset, str, range})
+
+
+class Generator(Lazy):
+    """A generator expression. names: its local variables."""
+
+    __slots__ = ("_found", "_frame")
+
+    def __init__(self, frame: Frame, names: dict[str, Any]) -> None:
+        super().__init__(frame.walk)
+        self._frame, frame.names = frame, names
+        self._found: Any = UNKNOWN
+
+    def drains(self) -> None:
+        self._frame.drained = True
+
+    def pull(self, walk: Walk) -> Any:
+        value = NULL if self._frame.over else self._next()
+        if self._frame.blurred:
+            self._found = self._found if value is NULL else walk.aliases.one_of(self._found, value)
+            return NULL
+        if value is NULL:
+            raise StopIteration
+        return value
+
+    def finish(self, walk: Walk) -> Any:
+        while not self._frame.over:
+            value = self._next()
+            self._found = self._found if value is NULL else walk.aliases.one_of(self._found, value)
+        self._frame.blurred = True
+        return walk.aliases.one_of(self._found, self._frame.perhaps)
+
+    def _next(self) -> Any:
+        frame = self._frame
+        if frame.resumes >= 0:
+            frame.at, frame.resumes = frame.resumes, -1
+            frame.push(None)
+        frame.go_on()
+        return NULL if frame.over else frame.pop()
+
+
+class Mapped(Lazy):
+    """``map`` and, without a function, ``zip``: of one element of each source. func: gets them."""
+
+    __slots__ = ("_blurred", "_func", "_sources")
+
+    def __init__(self, walk: Walk, func: Callable[..., Any], sources: Sequence[Any]) -> None:
+        super().__init__(walk)
+        self._func, self._sources, self._blurred = func, sources, False
+
+    def drains(self) -> None:
+        if len(self._sources) == 1 and isinstance(self._sources[0], Lazy):
+            self._sources[0].drains()
+
+    def pull(self, walk: Walk) -> Any:
+        parts = []
+        for each in () if self._blurred else self._sources:
+            parts.append(following(walk, each))
+            if parts[-1] is NULL:
+                break
+        if not parts or parts[-1] is NULL:
+            self._blurred = True
+            return NULL
+        return self._func(*parts)
+
+    def finish(self, walk: Walk) -> Any:
+        self._blurred = True
+        return self._func(*(rest(walk, each) for each in self._sources))
+
+
+class Filtered(Lazy):
+    """``filter``. test: returns the truth of an element, None if it is unknown."""
+
+    __slots__ = ("_blurred", "_source", "_test")
+
+    def __init__(self, walk: Walk, test: Callable[[Any], bool | None], source: Any) -> None:
+        super().__init__(walk)
+        self._test, self._source, self._blurred = test, source, False
+
+    def drains(self) -> None:
+        if isinstance(self._source, Lazy):
+            self._source.drains()
+
+    def pull(self, walk: Walk) -> Any:
+        while not self._blurred:
+            value = following(walk, self._source)
+            kept = None if value is NULL else self._test(value)
+            if kept:
+                return value
+            self._blurred = kept is None
+        return NULL
+
+    def finish(self, walk: Walk) -> Any:
+        self._blurred = True
+        if isinstance(self._source, Lazy) or unknown(self._source):
+            value = rest(walk, self._source)
+            self._test(value)
+            return value
+        found = list(self._source)
+        for each in found:
+            self._test(each)
+        return walk.aliases.one_of(UNKNOWN, *found)
 
 
 def elements(walk: Walk, value: Any) -> list[Any] | None:
     """Returns the elements of a container or iterator, some of which may be unknown; None if they are unknown."""
     if isinstance(value, Progress):
         value = value.elements
-    if isinstance(value, Pending):
-        value = drained(walk, value)
+    if isinstance(value, Lazy):
+        return drained(walk, value)
     if not walk.whole(value):
+        walk.touch(value)
         return None
     kind = type(value)
-    if kind in _SIZED or (kind is _ITERATOR and walk.owns(value)):
+    if kind in _SIZED or (kind in _ITERATORS and walk.owns(value)):
         return list(value)
     raise Stop(f"iterates over a {kind.__name__}")
 
 
 def iterator(walk: Walk, value: Any) -> Any:
-    """Returns an iterator over a list, or over a copy of another container; UNKNOWN if its elements are unknown.
+    """Returns an iterator over a list, or over a copy of another container; something unknown if its elements are.
 
     Of a list the loop may remove or add elements, and then meets what is left of it. Other containers raise an error
     if they change meanwhile.
     """
-    if isinstance(value, Pending):  # a loop may end before the generator does
-        with walk.perhaps():
-            value = drained(walk, value)
-    if type(value) is range or (type(value) is _ITERATOR and walk.owns(value)):
-        return iter(value)
+    if isinstance(value, Progress):
+        value = value.elements
+    if isinstance(value, Lazy) or (type(value) in _ITERATORS and walk.owns(value)):
+        return value
+    if type(value) is range:
+        return walk.own(iter(value))
     found = elements(walk, value)
     if found is None:
-        return UNKNOWN
+        return value if unknown(value) else walk.aliases.one_of(UNKNOWN, value)
     return walk.own(iter(value if type(value) is list else found))
 
 
 def following(walk: Walk, source: Any) -> Any:
-    """Returns the next element of an iterator, NULL if those of its list may have moved. Raises StopIteration."""
-    if type(source) is _ITERATOR and walk.moved(source.__reduce__()[1][0]):
+    """Returns the next element of an iterator, NULL if it is not known which one that is. Raises StopIteration."""
+    if unknown(source):
+        return NULL
+    if isinstance(source, Lazy):  # one that is read only perhaps has lost nobody knows what
+        return NULL if walk.unsure > source.unsure else source.pull(walk)
+    if hasattr(source, "__reduce__") and walk.moved(source.__reduce__()[1][0]):
         return NULL
     return next(source)
 
 
-def drained(walk: Walk, pending: Pending, each: Callable[[Any], None] | None = None) -> list[Any]:
-    """Returns what a generator expression yields. each: called with every element as soon as it is yielded."""
-    frame = walk.frame(pending.func)
-    frame.yielded, frame.each = walk.own([]), each
-    frame.run(dict(pending.names))
-    return frame.yielded
+def rest(walk: Walk, source: Any) -> Any:
+    """Walks through what computes the elements that are left of an iterator; returns one of them, which is unknown."""
+    if isinstance(source, Lazy):
+        with walk.perhaps():
+            return source.finish(walk)
+    if unknown(source):
+        return walk.aliases.part(source)
+    return UNKNOWN if type(source) is type(iter(range(0))) else walk.aliases.one_of(UNKNOWN, *source)
+
+
+def drained(walk: Walk, lazy: Lazy) -> list[Any] | None:
+    """Returns all elements of a lazy iterator; None if they are unknown. They are asked for, in any case."""
+    found: list[Any] = []
+    lazy.drains()
+    try:
+        while (value := lazy.pull(walk)) is not NULL:
+            found.append(value)
+    except StopIteration:
+        return walk.own(found)  # type: ignore[no-any-return]
+    walk.aliases.add(lazy.finish(walk), *found)
+    return None
 
 
 def first_that(walk: Walk, source: Any, ends: Callable[[Any], bool | None]) -> tuple[Any, bool | None]:
@@ -65,36 +188,17 @@ def first_that(walk: Walk, source: Any, ends: Callable[[Any], bool | None]) -> t
 
     ends: True, False, or None if it is not known. Elements after one that may be the last are perhaps not asked for.
     """
-    outcome: tuple[Any, bool | None] = (UNKNOWN, False)
-    entered = 0
-
-    def see(value: Any) -> None:
-        nonlocal outcome, entered
-        end = None if walk.unsure else ends(value)
-        if end:
-            outcome = value, True
-            raise _Ended
-        if end is None:
-            outcome = UNKNOWN, None
-            walk.unsure += 1
-            entered += 1
-
-    unsure = walk.unsure
+    source = iterator(walk, source)
     try:
-        if isinstance(source, Pending):
-            drained(walk, source, see)
-        else:
-            found = elements(walk, source)
-            if found is None:
-                return UNKNOWN, None
-            for value in found:
-                see(value)
-    except _Ended:
-        pass
-    finally:
-        walk.unsure = unsure
-    return outcome
-
-
-class _Ended(Exception):
-    """The consumer of a generator expression needs no more of it."""
+        while (value := following(walk, source)) is not NULL:
+            end = ends(value)
+            if end is None:
+                break
+            if end:
+                return value, True
+    except StopIteration:
+        return UNKNOWN, False
+    other = rest(walk, source)
+    with walk.perhaps():
+        ends(other)
+    return walk.aliases.one_of(UNKNOWN, other if value is NULL else value, other), None

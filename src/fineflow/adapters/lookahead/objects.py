@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis import is_plain, tables
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead import harmless
-from fineflow.adapters.lookahead.values import INERT, NULL, UNKNOWN, Local, Method, Pending, Progress, Stop
+from fineflow.adapters.lookahead.reachable import attributes_of
+from fineflow.adapters.lookahead.values import (
+    INERT,
+    NULL,
+    UNKNOWN,
+    Coroutine,
+    Lazy,
+    Local,
+    Method,
+    Progress,
+    Stop,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -32,16 +44,23 @@ def as_text(value: Any) -> Any:
 
 def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     """Returns ``obj.name``, without running code. method: it is about to be called. Raises Stop."""
-    if obj is UNKNOWN or obj is INERT or isinstance(obj, Progress):
-        return Method(UNKNOWN if obj is UNKNOWN else INERT, name) if method else UNKNOWN
+    if unknown(obj) or obj is INERT or isinstance(obj, Progress):
+        walk.touch(obj)
+        if method:
+            return Method(obj if unknown(obj) else INERT, name)
+        walk.tries.risks += 1
+        return walk.aliases.part(INERT if isinstance(obj, Progress) else obj)
     if walk.host.knows(obj):
         return _of_component(walk, obj, name)
     if type(obj) in _DATA or isinstance(obj, harmless.PATTERNS):
         return Method(obj, name)
+    if isinstance(obj, Coroutine):
+        return Method(obj, name)
     if type(obj) is ModuleType:
-        if name not in vars(obj):
+        value = walk.assigned(vars(obj), name, vars(obj).get(name, NULL))
+        if value is NULL:
             raise Stop(f"reads {name} of module {obj.__name__}, which it does not have yet")
-        return walk.assigned(vars(obj), name, vars(obj)[name])
+        return value
     if isinstance(obj, EnumMeta):
         return vars(obj)["_member_map_"].get(name, Method(obj, name))
     if isinstance(obj, type):
@@ -52,7 +71,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return walk.given(as_text(getattr(obj, name)))
     if name in OF_RESULTS and is_plain(obj):
         return Method(obj, name)
-    if isinstance(obj, Local | Method | Pending | FunctionType | MethodType):
+    if isinstance(obj, Local | Method | Lazy | FunctionType | MethodType):
         if name == "__name__" and isinstance(obj, FunctionType | MethodType):
             return obj.__name__
         raise Stop(f"reads {name} of a function")
@@ -75,9 +94,6 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
     own_look_up: Any = kind.__getattribute__
     if own_look_up is not object.__getattribute__:
         raise Stop(f"reads an attribute of a {kind.__name__}, which may run code")
-    noted = walk.assigned(obj, name, NULL)
-    if noted is not NULL:
-        return noted
     if name == "__class__":
         return kind
     found = inspect.getattr_static(kind, name, None)
@@ -85,13 +101,16 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
         from fineflow.adapters.lookahead.calls import call
 
         return call(walk, found.fget, [obj], {})
-    if isinstance(found, MemberDescriptorType):
-        return found.__get__(obj, kind)
-    if found is not None and hasattr(type(found), "__set__"):
+    slot = isinstance(found, MemberDescriptorType)
+    if found is not None and hasattr(type(found), "__set__") and not slot:
         raise Stop(f"reads {name} of a {kind.__name__}, which may run code")
-    own = getattr(obj, "__dict__", {})
-    if name in own:
-        return own[name]
+    own = walk.assigned(obj, name, first_value(obj, name))
+    if walk.aliases.changed(obj) and not (own is NULL and isinstance(found, FunctionType)):
+        return walk.aliases.one_of(UNKNOWN, obj)
+    if own is not NULL:
+        return own
+    if slot:
+        raise Stop(f"reads {name} of a {kind.__name__}, which it does not have yet")
     if isinstance(found, FunctionType):
         return MethodType(found, obj)
     if isinstance(found, staticmethod):
@@ -103,10 +122,24 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
     return found
 
 
+def first_value(obj: Any, name: str) -> Any:
+    """Returns what an object has under this name, without running code: an attribute or slot; NULL for nothing."""
+    found = inspect.getattr_static(type(obj), name, None)
+    if isinstance(found, MemberDescriptorType):
+        try:
+            return found.__get__(obj, type(obj))
+        except AttributeError:
+            return NULL
+    return attributes_of(obj).get(name, NULL)
+
+
 def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
     """Does ``obj.name = value``: to objects of the walk's own; for others it is only noted. Raises Stop."""
-    if obj is UNKNOWN or obj is INERT:
-        return  # part of a result, which the walk reads no more
+    if unknown(obj) or obj is INERT:
+        walk.touch(obj)
+        walk.aliases.store(value)
+        walk.aliases.change(obj)
+        return
     kind = type(obj)
     if walk.host.knows(obj) or isinstance(obj, type | ModuleType | FunctionType | MethodType):
         raise Stop(f"changes a {kind.__name__}")
@@ -116,10 +149,14 @@ def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
     if hidden or not (setter is object.__setattr__ or of_package(getattr(setter, "__module__", None) or "")):
         raise Stop(f"sets {name} of a {kind.__name__}, which may run code")
     if walk.created(obj):
-        object.__setattr__(obj, name, UNKNOWN if walk.unsure else value)
+        if walk.tries.ignores(obj):
+            return
+        before = first_value(obj, name)
+        walk.tries.assigns(obj, name, before)
+        object.__setattr__(obj, name, walk.aliases.one_of(value, before) if walk.unsure else value)
         return
     walk.changes(obj)
-    walk.assign(obj, name, value, getattr(obj, "__dict__", {}).get(name, NULL))
+    walk.assign(obj, name, value, first_value(obj, name))
 
 
 def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -131,12 +168,18 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if getattr(kind, "__total__", None) is not None and issubclass(kind, dict) and not args:  # a TypedDict
         return walk.own(dict(named))
     if isinstance(kind, EnumMeta) or harmless.is_silent_model(kind):
-        return UNKNOWN
+        walk.touch(*args, *named.values())
+        if any(not of_package(base.__module__) and "_missing_" in vars(base) for base in kind.__mro__):
+            raise Stop(f"makes a {kind.__name__}")
+        walk.tries.raises()
+        return walk.aliases.one_of(UNKNOWN, *args, *named.values())
     setup = inspect.getattr_static(kind, "__init__", None)
     own_class = not of_package(kind.__module__)
     plain: Any = kind.__new__ is object.__new__ and kind.__setattr__ is object.__setattr__
     if not (own_class and plain and type(kind).__call__ is type.__call__):
         return walk.host.made(kind, "", args, named)
+    if hasattr(kind, "__del__"):
+        raise Stop(f"makes a {kind.__name__}, which runs code when it goes")
     made = walk.create(kind)
     if walk.host.knows(made):
         raise Stop(f"makes a {kind.__name__}")

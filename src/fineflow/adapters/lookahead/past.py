@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from fineflow.adapters.lookahead.values import NULL, Stop
+from fineflow.adapters.lookahead.values import Stop
 
 
 class Stale(Stop):
@@ -39,10 +39,13 @@ class Past:
         self._check(new)
         self.contents[id(container)] = container, copy.copy(container)
 
-    def value(self, place: Any, name: str) -> Any:
-        """Returns the first value of an attribute or variable that the function assigns to, else NULL."""
+    def value(self, place: Any, name: str, otherwise: Any) -> Any:
+        """Returns the first value of an attribute or variable that the function assigns to, NULL if it had none.
+
+        otherwise: what is returned for others.
+        """
         found = self._values.get((id(place), name))
-        return NULL if found is None else found[1]
+        return otherwise if found is None else found[1]
 
     def _check(self, new: bool) -> None:
         if not (self.first or new):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -14,26 +14,41 @@ _SCALARS = frozenset({str, bytes, int, float, bool, complex, type(None)})
 
 
 def held_by(obj: Any) -> frozenset[int] | None:
-    """Returns the ids of all objects that an object refers to, itself included; None if these are too many.
+    """Returns the ids of what is ``reachable`` from an object; None if that is too much."""
+    found = reachable(obj)
+    return None if found is None else frozenset(found)
+
+
+def reachable(obj: Any) -> dict[int, Any] | None:
+    """Returns all objects that an object refers to, itself included, by id; None if these are too many.
 
     Functions count with their closures, defaults and attributes, without the globals of their module.
     """
-    seen: set[int] = set()
+    seen: dict[int, Any] = {}
     todo = [obj]
     while todo:
         each = todo.pop()
         if type(each) in _SCALARS or id(each) in seen or isinstance(each, _SKIPPED):
             continue
-        seen.add(id(each))
+        seen[id(each)] = each
         if len(seen) > _MOST:
             return None
         if isinstance(each, FunctionType):
             todo += [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
         else:
             todo += gc.get_referents(each)
-    return frozenset(seen)
+    return seen
 
 
 def holds(held: frozenset[int] | None, changed: Collection[int]) -> bool:
     """Returns True if an object may hold one of these; held: what ``held_by`` has returned for it."""
     return held is None or not held.isdisjoint(changed)
+
+
+def attributes_of(obj: Any) -> Mapping[str, Any]:
+    """Returns the attributes in the ``__dict__`` of an object, without running code of its class."""
+    try:
+        found = object.__getattribute__(obj, "__dict__")
+    except AttributeError:
+        return {}
+    return found if type(found) is dict else {}

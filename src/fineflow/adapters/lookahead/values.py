@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
@@ -17,11 +17,27 @@ class _Marker:
         return self._name
 
 
-UNKNOWN: Any = _Marker("UNKNOWN")
-"""The result of a component call that has not ended, and whatever depends on it."""
+class Unknown(_Marker):
+    """A value that is not known yet: the result of a component call that has not ended, or what depends on it."""
+
+
+UNKNOWN: Any = Unknown("UNKNOWN")
+"""Something unknown that nobody else holds: plain data, or the answer of a model with all its parts."""
+
+FOUND: Any = Unknown("FOUND")
+"""A new list of unknown objects that others may hold, such as the documents of a store."""
+
+HELD: Any = Unknown("HELD")
+"""Something unknown that others may hold: one of several known objects, or part of what a component returned."""
 
 INERT: Any = _Marker("INERT")
 """An object of which nothing is known but that its methods change nothing else, such as a counter or a progress bar."""
+
+SWALLOWS: Any = _Marker("SWALLOWS")
+"""A context manager that ends what is inside it at an exception, and nothing else."""
+
+HANDLED: Any = _Marker("HANDLED")
+"""What lies below the exception on the stack of a handler."""
 
 NULL: Any = _Marker("NULL")
 """An unbound local, or the marker that calls push."""
@@ -53,11 +69,24 @@ class Local(NamedTuple):
     cells: tuple[Any, ...]
 
 
-class Pending(NamedTuple):
-    """A generator expression that nothing has read yet. names: its local variables."""
+class Lazy:
+    """An iterator whose elements are computed when they are asked for."""
 
-    func: Local
-    names: Mapping[str, Any]
+    __slots__ = ("unsure",)
+
+    def __init__(self, walk: Any) -> None:
+        self.unsure: int = walk.unsure
+
+    def drains(self) -> None:
+        """Notes that all elements are asked for, whatever these are."""
+
+    def pull(self, walk: Any) -> Any:
+        """Returns the next element; NULL if it is not known which one that is. Raises StopIteration."""
+        raise NotImplementedError
+
+    def finish(self, walk: Any) -> Any:
+        """Walks through what computes the elements that are left; returns one of them, which is unknown."""
+        raise NotImplementedError
 
 
 class Progress(NamedTuple):
@@ -67,9 +96,24 @@ class Progress(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """What a coroutine will return."""
+    """Something that can be awaited and has done its work: a value, or the result of a task."""
 
     value: Any
+
+
+class Coroutine:
+    """A coroutine, whose work is done when it is awaited or becomes a task. work: does it, and returns the result."""
+
+    __slots__ = ("result", "unsure", "work")
+
+    def __init__(self, work: Callable[[], Any], unsure: int) -> None:
+        self.work, self.unsure = work, unsure
+        self.result: Any = NULL
+
+
+def unknown(value: Any) -> bool:
+    """Returns True for a value that is not known yet."""
+    return type(value) is Unknown
 
 
 class Cell:
@@ -87,13 +131,16 @@ class Host(Protocol):
     def knows(self, obj: Any) -> bool:
         """Returns True for a component."""
 
+    def awaits(self, name: str) -> bool:
+        """Returns True for async methods of components."""
+
     def judges(self, obj: Any, name: str) -> bool:
         """Returns True if calls of this method of a component are ``call``'s to judge; others are walked through."""
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
-        """Returns the result of a component call if it is known, else UNKNOWN.
+        """Returns the result of a component call if it is known, else something unknown.
 
-        Arguments may be UNKNOWN, or contain it. sure: False if the function may not make this call after all.
+        Arguments may be unknown, or contain what is. sure: False if the function may not make this call after all.
 
         Raises: Stop if the call may have side effects that what follows depends on.
         """

@@ -6,25 +6,34 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from fineflow.adapters.analysis.tables import is_plain
+from fineflow.adapters.lookahead.aliases import Aliases, has_code
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.frame import Frame, arguments
+from fineflow.adapters.lookahead.iteration import Generator
 from fineflow.adapters.lookahead.past import Past, Stale
-from fineflow.adapters.lookahead.reachable import held_by
+from fineflow.adapters.lookahead.reachable import attributes_of, held_by
+from fineflow.adapters.lookahead.tries import Tries
 from fineflow.adapters.lookahead.values import (
+    HELD,
     INERT,
     NULL,
     UNKNOWN,
     Awaited,
     Cell,
+    Coroutine,
     Host,
+    Lazy,
     Local,
     Method,
-    Pending,
     Progress,
     Stop,
+    Unknown,
+    unknown,
 )
 
 _STEPS = 20_000  # instructions of one walk
@@ -32,6 +41,8 @@ _SECONDS = 0.05  # of processor time of one walk
 _CONTAINERS = frozenset({list, tuple, dict, set})
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of code objects
 _SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)})
+_NEVER_KNOWN = Lazy | Progress | Coroutine
+_FUNCTIONS = (Local, Method, Lazy, Coroutine, Awaited, FunctionType, MethodType, BuiltinFunctionType, partial)
 
 
 class Walk:
@@ -63,6 +74,9 @@ class Walk:
         self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._outside = False  # some of these are not the walk's own
+        self.aliases = Aliases(self)
+        self.tries = Tries(self)
+        self.scheduled: list[Coroutine] = []  # tasks that have not begun
         self._results: list[Any] = []  # results of components that stock has not seen yet
         self._in_results: set[int] = set()  # what these refer to
 
@@ -76,7 +90,8 @@ class Walk:
             self._tainted[id(changed)] = changed
             self._outside = True
         try:
-            self.value = call(self, func, list(args), dict(named))
+            value = call(self, func, list(args), dict(named))
+            self.value = self.awaited(value) if isinstance(value, Awaited | Coroutine) else value
         except Stop as why:
             self.reason, self.where, self.stale = str(why), why.where, isinstance(why, Stale)
         except RecursionError:
@@ -87,7 +102,8 @@ class Walk:
 
     def leave(self) -> None:
         """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
-        del self.host
+        del self.host, self.aliases, self.tries
+        self.scheduled.clear()
 
     @property
     def changes_others(self) -> bool:
@@ -112,10 +128,32 @@ class Walk:
         if flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>"):
             raise Stop("calls a generator function")
         names = arguments(self, func, args, named)
+        frame = self.frame(func)
         if flags & _GENERATOR:
-            return Pending(func, names)
-        value = self.frame(func).run(names)
-        return Awaited(value) if flags & _COROUTINE else value
+            return Generator(frame, names)
+        return Coroutine(lambda: frame.run(names), self.unsure) if flags & _COROUTINE else frame.run(names)
+
+    def awaited(self, value: Any) -> Any:
+        """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop."""
+        if isinstance(value, Coroutine):
+            value = self.done(value)
+        elif isinstance(value, Awaited):
+            value = value.value
+        elif not unknown(value):
+            raise Stop(f"awaits a {type(value).__name__}")
+        while self.scheduled:
+            self.done(self.scheduled.pop(0))
+        return value
+
+    def done(self, coroutine: Coroutine) -> Any:
+        """Walks through the work of a coroutine, unless that has been done for certain; returns its result."""
+        if coroutine.result is not NULL:
+            return coroutine.result
+        result = coroutine.work()
+        result = result.value if isinstance(result, Awaited) else result
+        if self.unsure == coroutine.unsure:
+            coroutine.result = result
+        return result
 
     def frame(self, func: Local) -> Frame:
         """Returns a frame for a call of a function."""
@@ -134,22 +172,25 @@ class Walk:
 
     def own(self, value: Any) -> Any:
         """Registers a container that the walk has created, and returns it."""
-        self._own[id(value)] = value
+        if not unknown(value):
+            self._own[id(value)] = value
+            self.tries.made(value)
         return value
 
     def owns(self, value: Any) -> bool:
         """Returns True for a container that the walk has created."""
-        return self._own.get(id(value)) is value
+        return self._own.get(id(value), NULL) is value
 
     def create(self, kind: Any) -> Any:
         """Returns a new object of one of the user's classes. It is never given to the user's code or to components."""
         made = object.__new__(kind)
         self._objects[id(made)] = made
+        self.tries.made(made)
         return made
 
     def created(self, value: Any) -> bool:
         """Returns True for an object of the walk's own: another one than that of the function."""
-        return self._objects.get(id(value)) is value
+        return self._objects.get(id(value), NULL) is value
 
     def given(self, value: Any) -> Any:
         """Registers a container of data that the function was given, or that is part of a document; returns it.
@@ -162,6 +203,9 @@ class Walk:
 
     def taint(self, value: Any, *, moves: bool = False) -> None:
         """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
+        if self.owns(value) and self.tries.ignores(value):
+            return
+        self.tries.changes(value)
         if moves:
             self._moved[id(value)] = value
         if not self.owns(value):
@@ -179,7 +223,7 @@ class Walk:
 
     def result(self, value: Any) -> Any:
         """Registers the result of a component that stock has not seen yet, or an object that the walk has made."""
-        if value is not UNKNOWN and type(value) not in _SCALARS:
+        if not unknown(value) and type(value) not in _SCALARS:
             self._results.append(value)
         return value
 
@@ -196,7 +240,7 @@ class Walk:
 
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""
-        if not self.whole(value) or isinstance(value, Pending | Progress) or self.created(value):
+        if not self.whole(value) or isinstance(value, _NEVER_KNOWN) or self.created(value):
             return False
         if type(value) not in _CONTAINERS or not self.owns(value):
             return not self._outside or not self._touched(value)
@@ -217,13 +261,13 @@ class Walk:
                 todo += part.values()
             elif type(part) in _CONTAINERS:
                 todo += part
-            elif type(part) not in _SCALARS and isinstance(getattr(part, "__dict__", None), dict):
-                todo += vars(part).values()
+            elif type(part) not in _SCALARS:
+                todo += attributes_of(part).values()
         return False
 
     def real(self, value: Any) -> bool:
         """Returns True if stock can meet an equal value: it contains no function that only this walk has defined."""
-        if isinstance(value, Local | Method | Awaited | Cell | Pending | Progress):
+        if isinstance(value, Local | Method | Awaited | Cell | _NEVER_KNOWN):
             return False
         if type(value) is dict:
             return all(map(self.real, value.values()))
@@ -231,7 +275,7 @@ class Walk:
 
     def whole(self, value: Any) -> bool:
         """Returns True if a container's length and order are known, if not its elements."""
-        return value is not UNKNOWN and value is not INERT and id(value) not in self._tainted
+        return type(value) is not Unknown and value is not INERT and id(value) not in self._tainted
 
     def plain(self, value: Any) -> bool:
         """Returns True for known plain data, on which operators and builtins run no user code."""
@@ -239,6 +283,25 @@ class Walk:
             return True
         self.spend(len(value) if type(value) in _CONTAINERS else 1)
         return self.known(value) and is_plain(value)
+
+    def touch(self, *values: Any) -> None:
+        """Raises Stop if an operation whose result is unknown may run the user's code: that of one of its operands."""
+        for each in values:
+            if not self._inert(each):
+                raise Stop(f"uses a {type(each).__name__} together with a result that is not known yet")
+
+    def _inert(self, value: Any) -> bool:
+        kind = type(value)
+        if kind in _SCALARS or value is INERT:
+            return True
+        if kind is Unknown or id(value) in self._tainted:
+            return (kind is Unknown and value is not HELD) or not self.aliases.have_code()
+        if kind in _CONTAINERS or kind is frozenset:
+            self.spend(len(value))
+            return all(map(self._inert, (*value, *value.values()) if kind is dict else value))
+        if isinstance(value, type):
+            return value.__module__ == "builtins"
+        return not isinstance(value, _FUNCTIONS) and not has_code(value)
 
     # --- variables and attributes of others ---------------------------------------------------------------------------
 
@@ -258,16 +321,29 @@ class Walk:
 
         place: the object, the globals of a module, or a cell. before: its value now.
         """
+        if self.tries.aside:
+            return
         self.past.keep(place, name, before, new=self._is_new(place))
-        self._assigned[id(place), name] = place, UNKNOWN if self.unsure else value
+        now = self.assigned(place, name, before)
+        self.tries.assigns(place, name, now)
+        self._assigned[id(place), name] = place, self.aliases.one_of(value, now) if self.unsure else value
+
+    def forget(self, place: Any, name: str, before: Any) -> None:
+        """Notes that an assignment may not have been made."""
+        if isinstance(place, Cell):
+            place.value = self.aliases.one_of(place.value, before)
+        elif self.created(place):
+            object.__setattr__(place, name, self.aliases.one_of(getattr(place, name, NULL), before))
+        else:
+            now = self.assigned(place, name, before)
+            self._assigned[id(place), name] = place, self.aliases.one_of(now, before)
 
     def assigned(self, place: Any, name: str, otherwise: Any) -> Any:
         """Returns what the walk has noted for an attribute or variable, or ``otherwise``."""
         found = self._assigned.get((id(place), name)) if self._assigned else None
         if found is not None:
             return found[1]
-        before = self.past.value(place, name)
-        return otherwise if before is NULL else before
+        return self.past.value(place, name, otherwise)
 
     def copied(self, value: Any) -> Any:
         """Returns a value with the walk's own containers copied: the walk may change them later."""

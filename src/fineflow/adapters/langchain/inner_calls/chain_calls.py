@@ -23,7 +23,7 @@ from fineflow.adapters.langchain.inner_calls.made_components import computes
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.calls import SPECIAL, call
 from fineflow.adapters.lookahead.objects import attribute
-from fineflow.adapters.lookahead.values import Awaited
+from fineflow.adapters.lookahead.values import Awaited, Coroutine, unknown
 
 ASKED = ("_generate_with_cache", "_agenerate_with_cache")
 """Methods that a chat model's ``generate`` and ``agenerate`` call for each prompt."""
@@ -81,7 +81,7 @@ def _through_generate(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> 
     calls = _Chains(walk, awaits=awaits)
     for prompt in several if walk.whole(several) else (UNKNOWN,):
         messages = prompt if walk.known(prompt) else UNKNOWN
-        if messages is not UNKNOWN and name.endswith("prompt"):
+        if not unknown(messages) and name.endswith("prompt"):
             messages = call(walk, attribute(walk, prompt, "to_messages", method=True), [], {})
         calls.ask(model, messages)
     return Awaited(UNKNOWN) if awaits else UNKNOWN
@@ -148,7 +148,7 @@ class _Chains:
     def _through(self, func: MethodType, inputs: Any) -> Any:
         named = {"run_manager": UNKNOWN} if "run_manager" in inspect.signature(func).parameters else {}
         value = call(self._walk, func, [inputs], named)
-        return value.value if isinstance(value, Awaited) else value
+        return self._walk.awaited(value) if isinstance(value, Awaited | Coroutine) else value
 
     # --- chains that ask a model ------------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class _Chains:
 
     def _messages(self, prompt: Any, inputs: Any) -> Any:
         value = self._formatted(prompt, inputs)
-        return UNKNOWN if value is UNKNOWN else self._walk.own(value.to_messages())
+        return value if unknown(value) else self._walk.own(value.to_messages())
 
     def _formatted(self, prompt: Any, inputs: Any) -> Any:
         if not self._walk.whole(inputs):
@@ -208,13 +208,15 @@ class _Chains:
     def _joined(self, chain: Any, docs: Any) -> Any:
         texts = []
         for doc in docs if self._walk.known(docs) else (UNKNOWN,):
-            if doc is UNKNOWN:
+            if unknown(doc):
                 return UNKNOWN
             if type(doc) is not Document or not computes(chain.document_prompt):
                 raise Stop("formats documents in a way of its own")
             info = self._walk.own({"page_content": doc.page_content, **doc.metadata})
             texts.append(self._formatted(chain.document_prompt, info))
-        return UNKNOWN if UNKNOWN in texts else chain.document_separator.join(each.to_string() for each in texts)
+        return (
+            UNKNOWN if any(map(unknown, texts)) else chain.document_separator.join(each.to_string() for each in texts)
+        )
 
     def _mapped(self, chain: Any, inputs: Any) -> Any:
         """Finds the request for each document. How many read the answers depends on these: stock makes them."""

@@ -27,7 +27,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.lookahead import UNKNOWN, Stop
-from fineflow.adapters.lookahead.values import Local
+from fineflow.adapters.lookahead.values import Local, unknown
 
 _HIDDEN = ("config", "run_manager")  # parameters of a function by which RunnableLambda passes them
 
@@ -105,13 +105,13 @@ def handed_on(obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
     ``NotImplemented`` for functions that have to be walked through.
     """
     if isinstance(obj, MadeParallel):
-        if obj.merged and given is not UNKNOWN and type(given) is not dict:
+        if obj.merged and not unknown(given) and type(given) is not dict:
             raise Stop("assigns to something that is no dict")
         found = {name: value_of(part, given) for name, part in obj.branches.items()}
         if not obj.merged:
             return found
-        return UNKNOWN if given is UNKNOWN else {**given, **found}
-    if obj.func is None or (given is UNKNOWN and isinstance(obj.func, operator.itemgetter)):
+        return given if unknown(given) else {**given, **found}
+    if obj.func is None or (unknown(given) and isinstance(obj.func, operator.itemgetter)):
         return given
     if not isinstance(obj.func, operator.itemgetter):
         return NotImplemented

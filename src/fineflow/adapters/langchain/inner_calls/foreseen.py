@@ -125,12 +125,15 @@ class Foreseen:
         walk.leave()
         if walk.reason or walk.changes_others:
             raise Stop(walk.reason or "changes something that it did not create")
-        return walk.value.value if isinstance(walk.value, Awaited) else walk.value
+        return walk.value
 
     # What walks ask: see ``lookahead.Host``.
 
     def knows(self, obj: Any) -> bool:
         return id(obj) in self._standing or _COMPONENTS.knows(obj)
+
+    def awaits(self, name: str) -> bool:
+        return _COMPONENTS.awaits(name)
 
     def judges(self, obj: Any, name: str) -> bool:
         return id(obj) not in self._standing or callable(getattr_static(type(obj), name, None))

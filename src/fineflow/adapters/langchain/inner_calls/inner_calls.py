@@ -12,14 +12,19 @@ from itertools import product
 from types import FunctionType
 from typing import Any, TypeVar, cast, get_args
 
+from langchain_core.documents import BaseDocumentCompressor
+from langchain_core.embeddings import Embeddings
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.outputs import ChatGeneration, Generation
 from langchain_core.prompts import BasePromptTemplate
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool, Tool
+from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.invocation import Invocation
@@ -61,6 +66,7 @@ from fineflow.adapters.langchain.user_functions import BATCHES, ENTRIES, STREAMS
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
+from fineflow.adapters.lookahead.values import FOUND, HELD, unknown
 from fineflow.ir import Effect, Primitive
 
 Calls = TypeVar("Calls", bound=InnerCalls)
@@ -69,6 +75,8 @@ _READING = frozenset({Effect.PURE, Effect.READ, Effect.EXTERNAL})
 
 
 _MADE = frozenset({*MADE, Fresh})
+_ANSWERS = (BaseLanguageModel, BaseOutputParser, BasePromptTemplate, Embeddings)  # with something new
+_SEARCHES = (BaseRetriever, VectorStore, BaseDocumentCompressor)  # with a new list of what they may hold
 
 
 @functools.lru_cache(1024)
@@ -137,7 +145,7 @@ class Runnables:
         if "input" not in given or len(args) > 2 or not given.keys() <= {"input", "config"}:
             raise Stop(f"calls .{name}() with arguments of its own")
         config = given.get("config")
-        if config is not None and config is not UNKNOWN and not isinstance(config, dict):
+        if config is not None and not unknown(config) and not isinstance(config, dict):
             raise Stop(f"calls .{name}() with something else than a config")
         return given["input"]
 
@@ -146,7 +154,7 @@ class Runnables:
         inputs = given.get("inputs", UNKNOWN)
         if len(args) > 2 or not given.keys() <= {"inputs", "config", "return_exceptions"}:
             raise Stop(f"calls .{name}() with arguments of its own")
-        if inputs is not UNKNOWN and not (type(inputs) is list and inputs):
+        if not unknown(inputs) and not (type(inputs) is list and inputs):
             raise Stop(f"calls .{name}() with something else than a list of inputs")
         return (inputs, bool(given.get("return_exceptions")))
 
@@ -205,6 +213,14 @@ class Runnables:
 
     def awaits(self, name: str) -> bool:
         return name.lstrip("_").startswith("a") and name not in ("apply", "apply_and_parse")
+
+    def result(self, obj: Any, name: str) -> Any:
+        while isinstance(obj, RunnableSequence | RunnableBindingBase | MadeSequence):
+            obj = obj.bound if isinstance(obj, RunnableBindingBase) else obj.steps[-1]
+        kind = obj.kind if isinstance(obj, Fresh) else type(obj)
+        if not of_package(kind.__module__):
+            return HELD
+        return UNKNOWN if issubclass(kind, _ANSWERS) else FOUND if issubclass(kind, _SEARCHES) else HELD
 
     def seen(self, name: str, value: Any) -> Any:
         return value.generations[0].message if name in ASKED and value.generations else value
@@ -273,7 +289,7 @@ def _messages(name: str, messages: Any, stop: Any = None, run_manager: Any = Non
     """Returns what requests to a chat model are compared by. Raises Stop."""
     if stop is not None or options:
         raise Stop(f"calls .{name}() with settings")
-    if type(messages) is list and any(type(each.content) is not str for each in messages if each is not UNKNOWN):
+    if type(messages) is list and any(type(each.content) is not str for each in messages if not unknown(each)):
         raise Stop(f"calls .{name}() with more than text")
     return messages
 

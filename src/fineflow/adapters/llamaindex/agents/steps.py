@@ -23,7 +23,7 @@ from fineflow.adapters.llamaindex.inner_calls import Components, IndexFinder
 from fineflow.adapters.llamaindex.reading import Readings, packaged_function
 from fineflow.adapters.llamaindex.user_functions import called_by
 from fineflow.adapters.lookahead import UNKNOWN
-from fineflow.adapters.lookahead.values import Awaited
+from fineflow.adapters.lookahead.values import Awaited, unknown
 from fineflow.options import Options
 
 
@@ -91,7 +91,7 @@ class _State:
         self._set, self._unknown = {}, False
 
     def get(self, path: Any, default: Any = ...) -> Any:
-        if self._unknown or path is UNKNOWN:
+        if self._unknown or unknown(path):
             return UNKNOWN
         if path in self._set:
             return self._set[path]
@@ -100,7 +100,7 @@ class _State:
         return get_by_path(self._store._memory_storage.load_sync().data, path, default)
 
     def set(self, path: Any, value: Any, *, sure: bool) -> None:
-        self._unknown = self._unknown or not sure or path is UNKNOWN
+        self._unknown = self._unknown or not sure or unknown(path)
         if not self._unknown:
             self._set[path] = value
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop, unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -46,7 +46,7 @@ def _push_dict(f: Frame, keys: Any, values: list[Any]) -> None:
 @rule("BUILD_SLICE")
 def _build_slice(f: Frame, ins: Instruction) -> None:
     parts = f.pops(ins.arg)
-    f.push(slice(*parts) if UNKNOWN not in parts else UNKNOWN)
+    f.push(UNKNOWN if any(map(unknown, parts)) else slice(*parts))
 
 
 @rule("LIST_APPEND SET_ADD LIST_EXTEND SET_UPDATE DICT_UPDATE DICT_MERGE")
@@ -70,22 +70,30 @@ def _store_item(f: Frame, ins: Instruction) -> None:
 
 def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
     walk = f.walk
-    if container is UNKNOWN or container is INERT:
-        return  # part of a result, which the walk reads no more
+    if unknown(container) or container is INERT:
+        walk.touch(container, key)
+        walk.aliases.store(value)
+        walk.aliases.change(container, "[]")
+        return
     if type(container) not in (list, dict):
         raise Stop(f"stores into a {type(container).__name__}")
     if walk.unsure or not walk.known(key) or not walk.whole(container) or not walk.owns(container):
+        walk.touch(key)
+        walk.aliases.add(value)
         walk.taint(container)
     elif not walk.plain(key):
         raise Stop("stores under a key that is not plain data")
     else:
+        walk.tries.changes(container)
         container[key] = value
 
 
 @rule("DELETE_SUBSCR")
 def _delete_item(f: Frame, ins: Instruction) -> None:
-    container, _ = f.pops(2)
-    if container is UNKNOWN or container is INERT:
+    container, key = f.pops(2)
+    if unknown(container) or container is INERT:
+        f.walk.touch(container, key)
+        f.walk.aliases.change(container, "[]")
         return
     if type(container) not in (list, dict):
         raise Stop(f"deletes an item of a {type(container).__name__}")
@@ -94,7 +102,11 @@ def _delete_item(f: Frame, ins: Instruction) -> None:
 
 @rule("LIST_TO_TUPLE")
 def _to_tuple(f: Frame, ins: Instruction) -> None:
-    f.push(f.walk.own(tuple(f.pop())))
+    value = f.pop()
+    if not f.walk.whole(value):
+        f.push(f.walk.aliases.one_of(UNKNOWN, value))
+    else:
+        f.push(f.walk.own(tuple(value)))
 
 
 @rule("CALL_INTRINSIC_1")
@@ -113,13 +125,21 @@ def _subscript(f: Frame, ins: Instruction) -> None:
 @rule("BINARY_SLICE")
 def _slice(f: Frame, ins: Instruction) -> None:
     container, start, stop = f.pops(3)
-    f.push(_item(f, container, UNKNOWN if UNKNOWN in (start, stop) else slice(start, stop)))
+    f.push(_item(f, container, UNKNOWN if unknown(start) or unknown(stop) else slice(start, stop)))
 
 
 def _item(f: Frame, container: Any, key: Any) -> Any:
     walk = f.walk
     if not walk.known(key) or not walk.whole(container):
-        return UNKNOWN
+        walk.touch(key)
+        if container is INERT or not walk.whole(container):
+            walk.touch(container)
+            walk.tries.raises(looks_up=True)
+            return walk.aliases.part(container)
+        if type(container) not in _COPIES:
+            raise Stop(f"reads an item of a {type(container).__name__}")
+        walk.tries.raises(looks_up=True)
+        return walk.aliases.one_of(UNKNOWN, *(container.values() if type(container) is dict else container))
     if type(container) not in _COPIES or not (walk.plain(key) or type(key) is slice):
         raise Stop(f"reads an item of a {type(container).__name__}")
     found = container[key]
@@ -128,9 +148,11 @@ def _item(f: Frame, container: Any, key: Any) -> Any:
 
 @rule("UNPACK_SEQUENCE")
 def _unpack(f: Frame, ins: Instruction) -> None:
-    parts = iteration.elements(f.walk, f.pop())
+    source = f.pop()
+    parts = iteration.elements(f.walk, source)
     if parts is None:
-        f.stack += [UNKNOWN] * ins.arg
+        f.walk.tries.raises()
+        f.stack += [f.walk.aliases.part(source)] * ins.arg
         return
     if len(parts) != ins.arg:
         raise Stop("may raise an exception")
@@ -141,9 +163,11 @@ def _unpack(f: Frame, ins: Instruction) -> None:
 @rule("UNPACK_EX")
 def _unpack_rest(f: Frame, ins: Instruction) -> None:
     before, after = ins.arg & 255, ins.arg >> 8
-    parts = iteration.elements(f.walk, f.pop())
+    source = f.pop()
+    parts = iteration.elements(f.walk, source)
     if parts is None:
-        f.stack += [UNKNOWN] * (before + 1 + after)
+        f.walk.tries.raises()
+        f.stack += [f.walk.aliases.part(source)] * (before + 1 + after)
         return
     end = len(parts) - after
     if end < before:

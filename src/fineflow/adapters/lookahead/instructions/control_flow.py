@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import INERT, NULL, UNKNOWN, Awaited, Progress, Stop
+from fineflow.adapters.lookahead.values import HANDLED, HELD, INERT, NULL, SWALLOWS, UNKNOWN, Awaited, Progress, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -28,6 +28,7 @@ def _pop_jump(f: Frame, ins: Instruction) -> None:
     value = f.pop()
     holds = _holds(f, ins.name, value)
     if holds is None:
+        f.walk.touch(value)
         f.split((f.at, f.stack), (f.target, f.stack))
     elif holds:
         f.jump()
@@ -38,6 +39,7 @@ def _jump_or_pop(f: Frame, ins: Instruction) -> None:
     value = f.stack[-1]
     holds = _holds(f, ins.name.removesuffix("_OR_POP"), value)
     if holds is None:
+        f.walk.touch(value)
         f.split((f.at, f.stack[:-1]), (f.target, f.stack))
     elif holds:
         f.jump()
@@ -65,14 +67,15 @@ def _iterate(f: Frame, ins: Instruction) -> None:
 def _next(f: Frame, ins: Instruction) -> None:
     source = f.stack[-1]
     try:
-        value = NULL if source is UNKNOWN else iteration.following(f.walk, source)
+        value = iteration.following(f.walk, source)
     except StopIteration:
         f.pop()
         f.jump()
         return
     if value is NULL:
-        f.stack[-1] = UNKNOWN
-        f.split((f.at, [*f.stack, UNKNOWN]), (f.target, f.stack[:-1]))
+        other = iteration.rest(f.walk, source)
+        f.stack[-1] = UNKNOWN if other is UNKNOWN else HELD
+        f.split((f.at, [*f.stack, other]), (f.target, f.stack[:-1]))
     else:
         f.push(value)
 
@@ -89,7 +92,24 @@ def _return_constant(f: Frame, ins: Instruction) -> None:
 
 @rule("RAISE_VARARGS RERAISE")
 def _raise(f: Frame, ins: Instruction) -> None:
-    raise Stop("may raise an exception")
+    if not any(each is HANDLED for each in f.stack):
+        raise Stop("may raise an exception")
+    f.fail()
+
+
+@rule("PUSH_EXC_INFO")
+def _handle(f: Frame, ins: Instruction) -> None:
+    f.stack.insert(-1, HANDLED)
+
+
+@rule("CHECK_EXC_MATCH")
+def _is_handled(f: Frame, ins: Instruction) -> None:
+    f.stack[-1] = UNKNOWN
+
+
+@rule("POP_EXCEPT")
+def _handled(f: Frame, ins: Instruction) -> None:
+    f.pop()
 
 
 @rule("RETURN_GENERATOR")
@@ -99,17 +119,14 @@ def _return_generator(f: Frame, ins: Instruction) -> None:
 
 @rule("GET_AWAITABLE")
 def _awaitable(f: Frame, ins: Instruction) -> None:
-    value = f.pop()
-    if value is not UNKNOWN and not isinstance(value, Awaited):
-        raise Stop(f"awaits a {type(value).__name__}")
-    f.push(value)
+    f.push(Awaited(f.walk.awaited(f.pop())))
 
 
 @rule("SEND")
 def _send(f: Frame, ins: Instruction) -> None:
     f.pop()
     value = f.stack[-1] if sys.version_info >= (3, 12) else f.pop()
-    f.push(value.value if isinstance(value, Awaited) else value)
+    f.push(value.value)
     f.jump()
 
 
@@ -120,15 +137,11 @@ def _end_send(f: Frame, ins: Instruction) -> None:
 
 @rule("YIELD_VALUE")
 def _yield(f: Frame, ins: Instruction) -> None:
-    if f.yielded is None:
-        raise Stop("yields")
-    if f.walk.unsure:
-        f.walk.taint(f.yielded)
-    value = f.pop()
-    f.yielded.append(value)
-    if f.each is not None:
-        f.each(value)
-    f.push(None)
+    if f.branches:
+        f.blurred, f.perhaps = True, f.walk.aliases.one_of(f.perhaps, f.pop())
+        f.push(None)
+    else:
+        f.suspend()
 
 
 # --- with -----------------------------------------------------------------------------------------------------------
@@ -137,6 +150,14 @@ def _yield(f: Frame, ins: Instruction) -> None:
 @rule("BEFORE_WITH")
 def _enter(f: Frame, ins: Instruction) -> None:
     manager = f.pop()
+    if manager is SWALLOWS:
+        f.stack += [SWALLOWS, None]
+        return
     if manager is not INERT and not isinstance(manager, Progress):
         raise Stop(f"enters a {type(manager).__name__}")
     f.stack += [INERT, manager]  # its exit, and what it returns
+
+
+@rule("WITH_EXCEPT_START")
+def _exit(f: Frame, ins: Instruction) -> None:
+    f.push(UNKNOWN)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration, objects
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Awaited, Local, Stop
+from fineflow.adapters.lookahead.values import HELD, NULL, Awaited, Local, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -90,7 +90,7 @@ def _call_unpacked(f: Frame, ins: Instruction) -> None:
     first, second = f.pops(2)
     func = second if first is NULL else first
     if args is None and func is asyncio.gather:
-        f.push(Awaited(UNKNOWN))
+        f.push(Awaited(HELD))
         return
     if args is None or type(named) is not dict or not f.walk.whole(named):
         raise Stop("calls a function with arguments that are not known one by one")

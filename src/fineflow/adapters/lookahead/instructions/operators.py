@@ -8,12 +8,13 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.bytecode import Instruction
-from fineflow.adapters.lookahead import calls
+from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Lazy, Stop, unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
+    from fineflow.adapters.lookahead.walk import Walk
 
 _BIG = 100_000  # elements of a repeated text or list that a walk makes
 _OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
@@ -57,8 +58,14 @@ def _binary(f: Frame, ins: Instruction) -> None:
     if not walk.known(left) or not walk.known(right):
         if operate is operator.add and type(left) is type(right) is list and walk.whole(left) and walk.whole(right):
             f.push(walk.own(left + right))
+            return
+        walk.touch(left, right)
+        if ins.arg >= 13 and unknown(left):
+            walk.aliases.store(right)
+            walk.aliases.change(left, "extend")
+            f.push(left)
         else:
-            f.push(UNKNOWN)
+            f.push(_combined(walk, left, right))
         return
     joins = operate is operator.add and type(left) is type(right) and type(left) in (list, tuple)
     if not joins and not (walk.plain(left) and walk.plain(right)):
@@ -66,6 +73,12 @@ def _binary(f: Frame, ins: Instruction) -> None:
     if operate in (operator.pow, operator.lshift) or (operate is operator.mul and _is_big(left, right)):
         raise Stop("computes something large")
     f.push(walk.own(operate(left, right)))
+
+
+def _combined(walk: Walk, *operands: Any) -> Any:
+    """Returns the unknown value of an operator: a new one, which may have parts of its operands."""
+    parts = [part for each in operands if type(each) in (list, tuple, set, dict) for part in each]
+    return walk.aliases.one_of(UNKNOWN, *(each for each in operands if unknown(each)), *parts)
 
 
 def _is_big(left: Any, right: Any) -> bool:
@@ -82,6 +95,7 @@ def _by_identity(value: Any) -> bool:
 def _compare(f: Frame, ins: Instruction) -> None:
     left, right = f.pops(2)
     if not f.walk.known(left) or not f.walk.known(right):
+        f.walk.touch(left, right)
         f.push(UNKNOWN)
     elif f.walk.plain(left) and f.walk.plain(right):
         f.push(_COMPARISONS[ins.value](left, right))
@@ -94,7 +108,10 @@ def _compare(f: Frame, ins: Instruction) -> None:
 @rule("CONTAINS_OP")
 def _contains(f: Frame, ins: Instruction) -> None:
     part, container = f.pops(2)
+    if isinstance(container, Lazy):
+        container = f.walk.aliases.one_of(UNKNOWN, iteration.rest(f.walk, container))
     if not f.walk.known(part) or not f.walk.known(container):
+        f.walk.touch(part, container)
         f.push(UNKNOWN)
     elif f.walk.plain(part) and (f.walk.plain(container) or type(container) is dict):
         f.push((part in container) is not bool(ins.arg))
@@ -105,14 +122,15 @@ def _contains(f: Frame, ins: Instruction) -> None:
 @rule("IS_OP")
 def _is(f: Frame, ins: Instruction) -> None:
     left, right = f.pops(2)
-    unknown = any(each is UNKNOWN or each is INERT for each in (left, right))
-    f.push(UNKNOWN if unknown else (left is right) is not bool(ins.arg))
+    either = any(unknown(each) or each is INERT for each in (left, right))
+    f.push(UNKNOWN if either else (left is right) is not bool(ins.arg))
 
 
 @rule("UNARY_NOT TO_BOOL")
 def _not(f: Frame, ins: Instruction) -> None:
     value = f.pop()
     if not f.walk.whole(value):
+        f.walk.touch(value)
         f.push(UNKNOWN)
     else:
         f.push(f.walk.truth(value) is (ins.name == "TO_BOOL"))
@@ -122,6 +140,7 @@ def _not(f: Frame, ins: Instruction) -> None:
 def _negative(f: Frame, ins: Instruction) -> None:
     value = f.pop()
     known = f.walk.whole(value)
+    f.walk.touch(value)
     if known and type(value) not in (int, float):
         raise Stop(f"negates a {type(value).__name__}")
     f.push(-value if known else UNKNOWN)
@@ -132,7 +151,8 @@ def _format(f: Frame, ins: Instruction) -> None:
     has_spec = ins.name == "FORMAT_WITH_SPEC" or (ins.name == "FORMAT_VALUE" and bool(ins.arg & 4))
     spec = f.pop() if has_spec else ""
     value = f.pop()
-    if not f.walk.known(value) or spec is UNKNOWN:
+    if not f.walk.known(value) or unknown(spec):
+        f.walk.touch(value)
         f.push(UNKNOWN)
         return
     if not f.walk.plain(value):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import objects
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Cell, Stop
+from fineflow.adapters.lookahead.values import NULL, Cell, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -50,9 +50,7 @@ def _make_cell(f: Frame, ins: Instruction) -> None:
 @rule("LOAD_DEREF LOAD_CLASSDEREF")
 def _load_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
-    value = cell.value if isinstance(cell, Cell) else f.walk.assigned(cell, "", NULL)
-    if value is NULL and not isinstance(cell, Cell):
-        value = _content(cell)
+    value = cell.value if isinstance(cell, Cell) else f.walk.assigned(cell, "", _content(cell))
     if value is NULL:
         raise Stop(f"reads {ins.value} before it is assigned")
     f.push(value)
@@ -70,7 +68,11 @@ def _store_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
     value = f.pop()
     if isinstance(cell, Cell):
-        cell.value = UNKNOWN if f.walk.unsure and ins.value in f.code.co_freevars else value
+        shared = ins.value in f.code.co_freevars
+        if not (shared and f.walk.tries.ignores(cell)):
+            if shared:
+                f.walk.tries.assigns(cell, "", cell.value)
+            cell.value = f.walk.aliases.one_of(value, cell.value) if f.walk.unsure and shared else value
     else:
         f.walk.assign(cell, "", value, _content(cell))
 

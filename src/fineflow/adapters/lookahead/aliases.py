@@ -1,0 +1,173 @@
+"""What unknown values may be: one of the objects that a walk knows, or a part of one.
+
+``stores[label]`` with a label that a model writes is one of the stores, and a document that a search returns may be the
+store's own. A change through such a value may be a change of any of them, and an operator on it may run the code of
+their classes. One set of candidates stands for all such values of a walk: what has been selected from, stored in
+something unknown, or given to a component that may return it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any, cast
+
+from fineflow.adapters.analysis import tables
+from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.lookahead.reachable import attributes_of, reachable
+from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, UNKNOWN, Stop, Unknown
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.walk import Walk
+
+_SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None), Unknown})
+_OF_LISTS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "[]"})
+_HARMLESS = frozenset({"__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__repr__"})
+# Methods of data that walks pass by on unknown values.
+_OF_DATA = frozenset({*tables.READERS, *tables.MUTATORS, *tables.MATCH_METHODS})
+
+
+class Aliases:
+    """The objects that the unknown values of one walk may be, or be part of."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._candidates: dict[int, Any] = {}
+        self._components: dict[int, Any] = {}  # whose results may be what they hold
+        self._mixed = False  # something has been stored in an unknown value
+        self._changed = False  # in the branch that is being walked through: what becomes a candidate has changed, too
+        self._changed_objects: dict[int, Any] = {}
+        self._checked: dict[int, bool] = {}  # candidates, and whether they have code of the user's
+
+    def one_of(self, *values: Any) -> Any:
+        """Returns the value that is one of these: unknown, unless they are the same."""
+        first = values[0]
+        if all(each is first for each in values):
+            return first
+        if not any(each is HELD or each is FOUND or not _has_no_parts(each) for each in values):
+            return UNKNOWN
+        self.add(*values)
+        return HELD
+
+    def part(self, value: Any) -> Any:
+        """Returns an element or attribute of an unknown value, or of a container that may have any content."""
+        if value is UNKNOWN or value is INERT:
+            return HELD if self._mixed else UNKNOWN
+        self.add(value)
+        return HELD
+
+    def add(self, *values: Any) -> None:
+        """Notes that unknown values may be one of these, or part of one."""
+        for each in values:
+            if _has_no_parts(each):
+                continue
+            self._candidates[id(each)] = each
+            if self._changed:
+                self._change(each)
+
+    def returned_by(self, component: Any) -> None:
+        """Notes that unknown values may be part of what a component holds."""
+        self._components[id(component)] = component
+
+    def store(self, *values: Any) -> None:
+        """Notes that values become part of something unknown."""
+        held = [each for each in values if each is HELD or each is FOUND or not _has_no_parts(each)]
+        self.add(*held)
+        self._mixed = self._mixed or bool(held)
+
+    def change(self, value: Any, how: str = "") -> None:
+        """Notes a change of an unknown value. how: the method that changes it, "[]" for an item. Raises Stop."""
+        if value is not HELD and (value is not FOUND or how in _OF_LISTS):
+            return
+        for each in self._candidates.values():
+            self._change(each)
+        for each in self._components.values():
+            self._change_documents(each)
+        self._changed = bool(self._walk.unsure)
+
+    def settle(self) -> None:
+        """Notes that the paths of a branch have met."""
+        self._changed = self._changed and bool(self._walk.unsure)
+
+    def _change(self, root: Any) -> None:
+        found = None if isinstance(root, type | ModuleType) else reachable(root)
+        if found is None:
+            raise Stop("changes something that is not known yet")
+        for each in found.values():
+            if type(each) in (list, dict, set):
+                self._walk.taint(each, moves=True)
+            elif not isinstance(each, FunctionType):
+                self._changed_objects[id(each)] = each
+                if not self._walk.created(each):
+                    self._walk.changes(each)
+
+    def _change_documents(self, component: Any) -> None:
+        """Notes a change of documents that a component keeps in memory and may have returned, if it keeps any."""
+        found = reachable(component)
+        held = [component] if found is None else [each for each in found.values() if _may_be_data(each)]
+        if found is None or any(map(_is_document, held)):
+            for each in held:
+                self._walk.host.changes(each)
+
+    def changed(self, obj: Any) -> bool:
+        """Returns True for an object whose attributes may have any values."""
+        return id(obj) in self._changed_objects
+
+    def have_code(self) -> bool:
+        """Returns True if operators and attributes of a value that is one of the candidates may run the user's code."""
+        for key, each in list(self._candidates.items()):
+            if key not in self._checked:
+                found = reachable(each)
+                self._checked[key] = found is None or any(has_code(part) for part in found.values())
+            if self._checked[key]:
+                return True
+        return False
+
+
+def has_code(obj: Any) -> bool:
+    """Returns True for an object whose operators or attributes may run the user's code."""
+    return runs_code(cast(Hashable, type(obj)))
+
+
+@functools.lru_cache(2048)
+def runs_code(kind: Any) -> bool:
+    """Returns True for classes of the user's with operators, properties or methods of data that run code."""
+    for base in kind.__mro__:
+        if base.__module__ == "builtins" or of_package(base.__module__):
+            continue
+        for name, member in vars(base).items():
+            if isinstance(member, FunctionType):
+                special = name.startswith("__") and name.endswith("__") and name not in _HARMLESS
+                if (special or name in _OF_DATA) and not _generated(base, member):
+                    return True
+            elif isinstance(member, property) or (hasattr(type(member), "__set__") and not _is_slot(member)):
+                return True
+    return False
+
+
+def _generated(kind: type, method: FunctionType) -> bool:
+    """Returns True for methods that dataclasses, attrs and named tuples write."""
+    file = method.__code__.co_filename
+    records = any(hasattr(kind, name) for name in ("__dataclass_fields__", "__attrs_attrs__", "_fields"))
+    return records and (file == "<string>" or file.startswith("<attrs generated"))
+
+
+def _may_be_data(obj: Any) -> bool:
+    return type(obj) in (list, dict, set) or _is_document(obj)
+
+
+def _is_document(obj: Any) -> bool:
+    return "metadata" in (obj if type(obj) is dict else attributes_of(obj))
+
+
+def _of_packages(value: Any) -> bool:
+    return isinstance(value, type) and (value.__module__ == "builtins" or of_package(value.__module__))
+
+
+def _has_no_parts(value: Any) -> bool:
+    return type(value) in _SCALARS or value is NULL or value is INERT or _of_packages(value)
+
+
+def _is_slot(member: Any) -> bool:
+    return type(member).__name__ in ("member_descriptor", "getset_descriptor")

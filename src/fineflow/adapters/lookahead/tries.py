@@ -1,0 +1,174 @@
+"""``try`` statements: what a handler does, and what is known behind it.
+
+A handler may run whenever something in the body fails. So what it does to others counts behind the statement, in any
+case. What else is known there depends on what can fail. If the only thing is a call of a component, the walk goes on as
+if nothing fails: requests that were sent by then are those in vain that any failure leaves behind, and stock claims
+nothing that was started for other values. But a handler for ``int(answer)`` is control flow like any other branch: what
+the body has assigned or changed is unknown behind it, and calls that are made only on one of the two ways are not sure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.lookahead.code import Guard, guards, meeting_of
+from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.frame import Frame
+    from fineflow.adapters.lookahead.walk import Walk
+
+_LOOKUPS = frozenset({"KeyError", "IndexError", "LookupError", "TypeError", "AttributeError", "StopIteration"})
+
+
+class Open:
+    """A statement whose body is being walked through. doubted: something in it raises for some results.
+
+    names, cells, stack: as the body found them. marks: what the walk had noted by then.
+    """
+
+    def __init__(self, guard: Guard, frame: Frame, marks: tuple[int, int, int]) -> None:
+        self.guard, self.marks = guard, marks
+        self.names, self.stack, self.cells = dict(frame.names), frame.stack[: guard.depth], frame.own_cells()
+        self.doubted = False
+
+
+class Tries:
+    """The statements that a walk is in. changed, assigned: what it has changed since the outermost began.
+
+    recording: these are of interest outside of statements, too. risks: of something to fail so far. aside: True in a
+    handler that is walked through only for what it does to others.
+    """
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self.open: list[Open] = []
+        self.changed: list[Any] = []
+        self.assigned: list[tuple[Any, str, Any]] = []
+        self.risks = 0
+        self.aside = self.recording = False
+        self._made: dict[int, Any] = {}  # aside
+
+    def made(self, value: Any) -> None:
+        """Notes a container or object that the walk has created."""
+        if self.aside:
+            self._made[id(value)] = value
+
+    def changes(self, value: Any) -> None:
+        """Notes that the walk is going to change a container."""
+        if self.open or self.recording:
+            self.changed.append(value)
+
+    def assigns(self, place: Any, name: str, before: Any) -> None:
+        """Notes that the walk is going to change a variable or attribute."""
+        if self.open or self.recording:
+            self.assigned.append((place, name, before))
+
+    def unordered(self, work: Callable[[], Any]) -> Any:
+        """Does what the function may do in another order: what it changes has any content afterwards."""
+        marks, outer = (len(self.changed), len(self.assigned)), self.recording
+        self.recording = True
+        try:
+            value = work()
+        finally:
+            self.recording = outer
+        for each in self.changed[marks[0] :]:
+            self._walk.taint(each, moves=True)
+        for place, name, before in self.assigned[marks[1] :]:
+            self._walk.forget(place, name, before)
+        return value
+
+    def ignores(self, value: Any) -> bool:
+        """Returns True if a change of something that the walk has created does not count: it was made before."""
+        return self.aside and id(value) not in self._made
+
+    def raises(self, *, looks_up: bool = False) -> None:
+        """Notes that an operation fails for some results. looks_up: with an error for a key, index or type."""
+        self.risks += 1
+        for each in reversed(self.open):
+            if not looks_up or each.guard.expected & _LOOKUPS:
+                if not each.doubted:
+                    each.doubted = True
+                    self._walk.unsure += 1
+                return
+
+    def state(self) -> tuple[list[Open], list[bool], int]:
+        """Returns the statements, as one path of a branch finds them."""
+        return list(self.open), [each.doubted for each in self.open], self._walk.unsure
+
+    def restore(self, state: tuple[list[Open], list[bool], int]) -> None:
+        """Goes back to a ``state``."""
+        self.open[:], doubts, self._walk.unsure = state
+        for each, doubted in zip(self.open, doubts, strict=True):
+            each.doubted = doubted
+
+    def join(self, state: tuple[list[Open], list[bool], int], doubted: set[int]) -> None:
+        """Goes on where paths have met. doubted: ids of the statements that one of them has found doubtful."""
+        self.restore(state)
+        for each in self.open:
+            if id(each) in doubted and not each.doubted:
+                each.doubted = True
+                self._walk.unsure += 1
+
+    def cross(self, frame: Frame, at: int) -> None:
+        """Enters and leaves the statements between an instruction and the next one."""
+        found = guards(frame.code)
+        assert found is not None
+        before, after = found[at], found[frame.at]
+        for guard in before:
+            if guard not in after:
+                self._leave(frame, guard, at)
+        self.enter(frame, [guard for guard in after if guard not in before])
+
+    def enter(self, frame: Frame, inner: Sequence[Guard]) -> None:
+        """Enters statements, the innermost of which comes first."""
+        for guard in reversed(inner):
+            self.open.append(Open(guard, frame, (len(self.changed), len(self.assigned), self.risks)))
+
+    def _leave(self, frame: Frame, guard: Guard, at: int) -> None:
+        if not any(each.guard is guard for each in self.open):
+            return
+        while (region := self.open.pop()).guard is not guard:
+            self._walk.unsure -= region.doubted
+        self._walk.unsure -= region.doubted
+        swallows = not guard.manages or region.stack[-1:] == [SWALLOWS]
+        if self.risks > region.marks[2] and swallows and not frame.raised:
+            self._catch(frame, region, at)
+
+    def _catch(self, frame: Frame, region: Open, at: int) -> None:
+        guard, walk, behind = region.guard, self._walk, frame.at
+        stack = [*region.stack, *([0] if guard.lasti else []), UNKNOWN]
+        names = {
+            name: walk.aliases.one_of(region.names.get(name, NULL), frame.names.get(name, NULL))
+            for name in {*region.names, *frame.names}
+        }
+        meeting = meeting_of(frame.code, behind, guard.target)
+        if not region.doubted:
+            self._aside(frame, guard.target, stack, names, at, meeting)
+            return
+        for each in self.changed[region.marks[0] :]:
+            walk.taint(each, moves=True)
+        for place, name, value in self.assigned[region.marks[1] :]:
+            walk.forget(place, name, value)
+        for name, value in region.cells.items():
+            frame.cells[name].value = walk.aliases.one_of(value, frame.cells[name].value)
+        arms = [(guard.target, stack, names)]
+        if meeting != behind:
+            arms.insert(0, (behind, list(frame.stack), dict(frame.names)))
+            frame.paths(at, meeting, arms)
+        else:
+            frame.paths(at, meeting, arms, beside=(list(frame.stack), dict(frame.names)))
+
+    def _aside(self, frame: Frame, target: int, stack: Any, names: Any, at: int, meeting: int) -> None:
+        kept, cells = (frame.at, frame.stack, frame.names, list(frame.returned)), frame.own_cells()
+        outer, made = self.aside, self._made
+        self.aside, self._made = True, made if outer else {}
+        try:
+            frame.paths(at, meeting, [(target, stack, names)])
+        finally:
+            self.aside, self._made = outer, made
+        frame.at, frame.stack, frame.names, frame.returned = kept
+        frame.raised = False
+        for name, value in cells.items():
+            frame.cells[name].value = value
