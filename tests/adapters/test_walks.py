@@ -50,7 +50,7 @@ class Host:
     def judges(self, obj: Any, name: str) -> bool:
         return name in ("invoke", "ainvoke")
 
-    def awaits(self, name: str) -> bool:
+    def awaits(self, obj: Any, name: str) -> bool:
         return name == "ainvoke"
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:

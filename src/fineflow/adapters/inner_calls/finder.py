@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any
@@ -21,6 +22,13 @@ from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.values import FOUND, HELD, Awaited, Coroutine, Lazy
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.visits import InTheWay
+
+
+def awaited(obj: Any, name: str, *, otherwise: bool) -> bool:
+    """Returns True for methods that are coroutine functions. otherwise: of stand-ins, which have no methods."""
+    method = inspect.getattr_static(type(obj), name, None)
+    return inspect.iscoroutinefunction(inspect.unwrap(method)) if isinstance(method, FunctionType) else otherwise
+
 
 _DATA = frozenset({dict, list, tuple, set, str, int, float, bool, type(None), FunctionType})  # no components
 
@@ -215,9 +223,10 @@ class CallFinder:
         """See ``lookahead.Host``."""
         return type(obj) not in _DATA and self._components.knows(obj)
 
-    def awaits(self, name: str) -> bool:
+    def awaits(self, obj: Any, name: str) -> bool:
         """See ``lookahead.Host``."""
-        return self._components.awaits(name)
+        stands_in = self._components.awaits(name) and not self._components.makes(obj, name)
+        return awaited(obj, name, otherwise=stands_in)
 
     def judges(self, obj: Any, name: str) -> bool:
         """See ``lookahead.Host``."""

@@ -307,9 +307,6 @@ class Components:
 class IndexFinder(CallFinder):
     """Finds the component calls of one run of a user function."""
 
-    def awaits(self, name: str) -> bool:
-        return name not in MAKING and super().awaits(name)  # "as_", not "a"
-
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         value = super().call(obj, name, args, named, sure=sure)
         return value.value if name in MAKING and isinstance(value, Awaited) else value

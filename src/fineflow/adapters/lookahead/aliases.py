@@ -9,6 +9,7 @@ something unknown, or given to a component that may return it.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Hashable
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
@@ -134,7 +135,7 @@ def has_code(obj: Any) -> bool:
 def runs_code(kind: Any) -> bool:
     """Returns True for classes of the user's with operators, properties or methods of data that run code."""
     for base in kind.__mro__:
-        if base.__module__ == "builtins" or of_package(base.__module__):
+        if base.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(base.__module__):
             continue
         for name, member in vars(base).items():
             if isinstance(member, FunctionType):
@@ -162,7 +163,7 @@ def _is_document(obj: Any) -> bool:
 
 
 def _of_packages(value: Any) -> bool:
-    return isinstance(value, type) and (value.__module__ == "builtins" or of_package(value.__module__))
+    return isinstance(value, type) and (value.__module__ in sys.stdlib_module_names or of_package(value.__module__))
 
 
 def _has_no_parts(value: Any) -> bool:

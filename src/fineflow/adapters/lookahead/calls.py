@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import json
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, GenericAlias, MethodType
@@ -22,6 +24,7 @@ from fineflow.adapters.lookahead.values import (
     NULL,
     SWALLOWS,
     UNKNOWN,
+    Awaited,
     Coroutine,
     Lazy,
     Local,
@@ -64,6 +67,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return call(walk, func.func, [*func.args, *args], {**func.keywords, **named})
     if isinstance(func, GenericAlias):  # such as Counter[str]
         func = func.__origin__
+    if walk.tries.aside and func in (time.sleep, asyncio.sleep):  # before another try
+        return None if func is time.sleep else Awaited(None)
     found, value = harmless.value_of_call(func)
     if found:
         return _passed_by(walk, value, args, named)
@@ -155,7 +160,7 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         raise Stop(f"calls .{name}() of a result that is not known yet")
     if walk.host.knows(owner):
         walk.tries.risks += 1
-        if walk.host.awaits(name):
+        if walk.host.awaits(owner, name):
             return Coroutine(lambda: walk.host.call(owner, name, args, named, sure=not walk.unsure), walk.unsure)
         return walk.host.call(owner, name, args, named, sure=not walk.unsure)
     if isinstance(owner, type):

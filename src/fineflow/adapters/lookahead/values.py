@@ -131,7 +131,7 @@ class Host(Protocol):
     def knows(self, obj: Any) -> bool:
         """Returns True for a component."""
 
-    def awaits(self, name: str) -> bool:
+    def awaits(self, obj: Any, name: str) -> bool:
         """Returns True for async methods of components."""
 
     def judges(self, obj: Any, name: str) -> bool:

@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.base import RunnableEach
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
+from fineflow.adapters.inner_calls.finder import awaited
 from fineflow.adapters.langchain.components.indexing import SearchIndex
 from fineflow.adapters.langchain.inner_calls.inner_calls import Runnables
 from fineflow.adapters.langchain.inner_calls.inner_functions import inner_of
@@ -132,8 +133,8 @@ class Foreseen:
     def knows(self, obj: Any) -> bool:
         return id(obj) in self._standing or _COMPONENTS.knows(obj)
 
-    def awaits(self, name: str) -> bool:
-        return _COMPONENTS.awaits(name)
+    def awaits(self, obj: Any, name: str) -> bool:
+        return awaited(obj, name, otherwise=False)
 
     def judges(self, obj: Any, name: str) -> bool:
         return id(obj) not in self._standing or callable(getattr_static(type(obj), name, None))
