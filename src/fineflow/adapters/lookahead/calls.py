@@ -67,7 +67,7 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return call(walk, func.func, [*func.args, *args], {**func.keywords, **named})
     if isinstance(func, GenericAlias):  # such as Counter[str]
         func = func.__origin__
-    if walk.tries.aside and func in (time.sleep, asyncio.sleep):  # before another try
+    if walk.tries.handling and func in (time.sleep, asyncio.sleep):  # before another try
         return None if func is time.sleep else Awaited(None)
     found, value = harmless.value_of_call(func)
     if found:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
 _ITERATORS = frozenset({type(iter(list[Any]())), type(iter(range(0)))})
+_LONG = 16  # elements that are copied in the time of one instruction
 _SIZED = frozenset({list, tuple, dict, set, frozenset, str, range})
 
 
@@ -127,6 +128,7 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
         return None
     kind = type(value)
     if kind in _SIZED or (kind in _ITERATORS and walk.owns(value)):
+        walk.spend(len(value) // _LONG if kind in _SIZED else 0)
         return list(value)
     raise Stop(f"iterates over a {kind.__name__}")
 

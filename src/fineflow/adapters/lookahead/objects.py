@@ -53,6 +53,8 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     if walk.host.knows(obj):
         return _of_component(walk, obj, name)
     if type(obj) in _DATA or isinstance(obj, harmless.PATTERNS):
+        if not hasattr(type(obj), name):
+            raise Stop("may raise an exception")
         return Method(obj, name)
     if isinstance(obj, Coroutine):
         return Method(obj, name)

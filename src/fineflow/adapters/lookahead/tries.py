@@ -37,7 +37,8 @@ class Open:
 class Tries:
     """The statements that a walk is in. changed, assigned: what it has changed since the outermost began.
 
-    recording: these are of interest outside of statements, too. risks: of something to fail so far. aside: True in a
+    recording: these are of interest outside of statements, too. risks: of something to fail so far. handling:
+    handlers that it is in. aside: True in a
     handler that is walked through only for what it does to others.
     """
 
@@ -46,7 +47,7 @@ class Tries:
         self.open: list[Open] = []
         self.changed: list[Any] = []
         self.assigned: list[tuple[Any, str, Any]] = []
-        self.risks = 0
+        self.risks = self.handling = 0
         self.aside = self.recording = False
         self._made: dict[int, Any] = {}  # aside
 
@@ -134,7 +135,9 @@ class Tries:
         self._walk.unsure -= region.doubted
         swallows = not guard.manages or region.stack[-1:] == [SWALLOWS]
         if self.risks > region.marks[2] and swallows and not frame.raised:
+            self.handling += 1
             self._catch(frame, region, at)
+            self.handling -= 1
 
     def _catch(self, frame: Frame, region: Open, at: int) -> None:
         guard, walk, behind = region.guard, self._walk, frame.at
