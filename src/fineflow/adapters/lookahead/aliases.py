@@ -92,13 +92,14 @@ class Aliases:
         self._changed = self._changed and bool(self._walk.unsure)
 
     def _change(self, root: Any) -> None:
-        found = None if isinstance(root, type | ModuleType) else reachable(root)
-        if found is None:
+        classes: list[type] = []
+        found = None if issubclass(type(root), type | ModuleType) else reachable(root, classes)
+        if found is None or not all(map(_of_packages, classes)):
             raise Stop("changes something that is not known yet")
         for each in found.values():
             if type(each) in (list, dict, set):
                 self._walk.taint(each, moves=True)
-            elif not isinstance(each, FunctionType):
+            elif type(each) is not FunctionType:
                 self._changed_objects[id(each)] = each
                 if not self._walk.created(each):
                     self._walk.changes(each)
@@ -163,7 +164,9 @@ def _is_document(obj: Any) -> bool:
 
 
 def _of_packages(value: Any) -> bool:
-    return isinstance(value, type) and (value.__module__ in sys.stdlib_module_names or of_package(value.__module__))
+    return issubclass(type(value), type) and (
+        value.__module__ in sys.stdlib_module_names or of_package(value.__module__)
+    )
 
 
 def _has_no_parts(value: Any) -> bool:

@@ -177,6 +177,8 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         if not walk.known(owner) or not all(map(walk.known, (*args, *named.values()))):
             walk.touch(owner, *args, *named.values())
             return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(UNKNOWN, owner, *args, *named.values())
+        if not matches and not walk.plain(owner):
+            raise Stop(f"calls .{name}() of something that is not plain data")
         walk.spend(len(owner) // _CHARACTERS if type(owner) is str else 1)
         return builtin(walk, getattr(owner, name), args, named)
     if name in tables.MUTATORS and type(owner) in (list, dict, set):
@@ -214,7 +216,12 @@ def _of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
         walk.scheduled[:] = [each for each in walk.scheduled if each is not owner]
         if walk.unsure:
             raise Stop("ends a coroutine in some cases")
+        owner.work = _ended
     return owner.result if name == "result" and begun else UNKNOWN
+
+
+def _ended() -> Any:
+    raise Stop("awaits what it has ended")
 
 
 def _of_class(walk: Walk, kind: Any, name: str, args: list[Any], named: dict[str, Any]) -> Any:
@@ -262,20 +269,25 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
         _look_into(walk, owner, args, named)
     if not walk.owns(owner):
         walk.taint(owner, moves=name in _MOVING)
-        return UNKNOWN
+        return _taken(walk, owner, name, args)
     added: list[Any] = [*args, *named.values()]
     if walk.unsure or (name not in ("append", "insert") and not all(map(walk.whole, added))) or named:
         walk.taint(owner, moves=name in _MOVING)
-        return UNKNOWN
+        return _taken(walk, owner, name, args)
     if name in ("add", "discard", "remove", "sort", "setdefault", "pop") and not (
         walk.known(owner) and all(map(walk.plain, args[:1])) and (name != "sort" or walk.plain(owner))
     ):
         walk.taint(owner, moves=name in _MOVING)
-        return UNKNOWN
+        return _taken(walk, owner, name, args)
     if name in ("extend", "update") and type(owner) is not dict:
         args = [elements(walk, each) for each in args]
     walk.tries.changes(owner)
     return getattr(owner, name)(*args)
+
+
+def _taken(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
+    """Returns what a method returns that changes a container in a way that is not known."""
+    return walk.aliases.one_of(UNKNOWN, owner, *args) if tables.MUTATORS[name] else None
 
 
 def _look_into(walk: Walk, owner: Any, args: list[Any], named: Named) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction, location
 from fineflow.adapters.lookahead.code import decoded, guards, meetings, stored
 from fineflow.adapters.lookahead.instructions import RULES
+from fineflow.adapters.lookahead.iteration import rest
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Cell, Local, Stop
 
 if TYPE_CHECKING:
@@ -150,7 +151,7 @@ class Frame:
         cells = {name: value for name, value in self.own_cells().items() if name in assigned}
         for start, stack, names in arms:
             walk.unsure += 1
-            self.at, self.stack, self.raised = start, list(map(_of_its_own, stack)), False
+            self.at, self.stack, self.raised = start, [self._in_an_arm(each) for each in stack], False
             self.names = {**names, **{each: self._perhaps(names, each) for each in assigned if each not in cells}}
             for name, value in cells.items():
                 self.cells[name].value = UNKNOWN if value is NULL else walk.aliases.one_of(value, UNKNOWN)
@@ -171,7 +172,11 @@ class Frame:
         walk.aliases.settle()
         for name, value in cells.items():
             self.cells[name].value = value
-        self._meet(meeting, ends)
+        self._meet(meeting, ends, arms[0][1])
+
+    def _in_an_arm(self, value: Any) -> Any:
+        """Returns what an arm finds on the stack: loops around it may go on with any element, or end."""
+        return rest(self.walk, copy.copy(value)) if type(value) in _ITERATORS else value
 
     def own_cells(self) -> dict[str, Any]:
         """Returns the values of the variables that functions of this walk share."""
@@ -181,13 +186,16 @@ class Frame:
         """Returns what a variable is on a path that may come back to its beginning, having assigned it."""
         return self.walk.aliases.one_of(names.get(name, UNKNOWN), UNKNOWN)
 
-    def _meet(self, meeting: int, ends: Sequence[tuple[list[Any], dict[str, Any]]]) -> None:
+    def _meet(self, meeting: int, ends: Sequence[tuple[list[Any], dict[str, Any]]], before: Sequence[Any]) -> None:
         """Goes on with what all paths have in common."""
         self.raised = not ends
         self.at = meeting if ends else self._decoded.end
         one_of = self.walk.aliases.one_of
         stacks = [stack for stack, _ in ends if stack and meeting != self._decoded.end]
-        self.stack = [_only(each) or one_of(*each) for each in zip(*stacks, strict=True)] if stacks else []
+        self.stack = [one_of(*each) for each in zip(*stacks, strict=True)] if stacks else []
+        for number, each in enumerate(before[: len(self.stack)]):
+            if type(each) in _ITERATORS:  # of a loop around the branch
+                self.stack[number] = each
         if ends:
             every = {name for _, names in ends for name in names}
             self.names = {name: one_of(*(names.get(name, NULL) for _, names in ends)) for name in every}
@@ -195,7 +203,10 @@ class Frame:
     # --- the stack and variables ------------------------------------------------------------------------------------
 
     def push(self, value: Any) -> None:
-        self.stack.append(self.walk.seen(value) if self.walk.past.contents else value)
+        walk = self.walk
+        if type(value) not in walk.kinds:
+            walk.meet(type(value))
+        self.stack.append(walk.seen(value) if walk.past.contents else value)
 
     def pop(self) -> Any:
         return self.stack.pop()
@@ -225,19 +236,6 @@ class Frame:
         if found is not NULL:
             return found
         raise Stop(f"reads {name}, which is not defined")
-
-
-def _of_its_own(value: Any) -> Any:
-    """Returns an iterator that another path does not move; other values as they are."""
-    return copy.copy(value) if type(value) in _ITERATORS else value
-
-
-def _only(values: Sequence[Any]) -> Any:
-    """Returns the iterator that all paths have moved to the same place; None for other values."""
-    if any(type(each) not in _ITERATORS for each in values):
-        return None
-    places = [(*each.__reduce__()[1], each.__reduce__()[2:]) for each in values]
-    return values[0] if all(each[0] is places[0][0] and each[1:] == places[0][1:] for each in places) else None
 
 
 def _unknown(f: Frame, ins: Instruction) -> None:

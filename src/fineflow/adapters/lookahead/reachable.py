@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import logging
 from collections.abc import Collection, Mapping
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
 _MOST = 20_000  # objects that are looked at
 _SKIPPED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, logging.Logger)
+_HOLDING = (list, tuple, dict, set, frozenset, CellType)
 _SCALARS = frozenset({str, bytes, int, float, bool, complex, type(None)})
 
 
@@ -19,8 +20,10 @@ def held_by(obj: Any) -> frozenset[int] | None:
     return None if found is None else frozenset(found)
 
 
-def reachable(obj: Any) -> dict[int, Any] | None:
+def reachable(obj: Any, classes: list[type] | None = None) -> dict[int, Any] | None:
     """Returns all objects that an object refers to, itself included, by id; None if these are too many.
+
+    classes: gets those in containers, which are not followed.
 
     Functions count with their closures, defaults and attributes, without the globals of their module.
     """
@@ -28,12 +31,14 @@ def reachable(obj: Any) -> dict[int, Any] | None:
     todo = [obj]
     while todo:
         each = todo.pop()
-        if type(each) in _SCALARS or id(each) in seen or isinstance(each, _SKIPPED):
+        if type(each) in _SCALARS or id(each) in seen or issubclass(type(each), _SKIPPED):
             continue
         seen[id(each)] = each
         if len(seen) > _MOST:
             return None
-        if isinstance(each, FunctionType):
+        if classes is not None and type(each) in _HOLDING:
+            classes += [part for part in gc.get_referents(each) if issubclass(type(part), type)]
+        if type(each) is FunctionType:
             todo += [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
         else:
             todo += gc.get_referents(each)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,10 +12,12 @@ from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
 from fineflow.adapters.analysis.tables import is_plain
+from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.aliases import Aliases, has_code
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.frame import Frame, arguments
 from fineflow.adapters.lookahead.iteration import Generator
+from fineflow.adapters.lookahead.objects import first_value
 from fineflow.adapters.lookahead.past import Past, Stale
 from fineflow.adapters.lookahead.reachable import attributes_of, held_by
 from fineflow.adapters.lookahead.tries import Tries
@@ -74,6 +77,7 @@ class Walk:
         self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._outside = False  # some of these are not the walk's own
+        self.kinds = set(_SCALARS | _CONTAINERS)  # classes that the walk has met
         self.aliases = Aliases(self)
         self.tries = Tries(self)
         self.scheduled: list[Coroutine] = []  # tasks that have not begun
@@ -192,6 +196,16 @@ class Walk:
         """Returns True for an object of the walk's own: another one than that of the function."""
         return self._objects.get(id(value), NULL) is value
 
+    def meet(self, kind: Any) -> None:
+        """Notes a class. Raises Stop for one that is asked even when somebody tests what an object is."""
+        look_up: Any = type(kind).__getattribute__
+        for base in kind.__mro__ if look_up is type.__getattribute__ else (kind,):
+            own = base is kind and look_up is not type.__getattribute__
+            own = own or "__class__" in base.__dict__ or "__getattribute__" in base.__dict__
+            if own and not of_package(base.__module__) and base.__module__ not in sys.stdlib_module_names:
+                raise Stop(f"meets a {kind.__name__}, which may run code")
+        self.kinds.add(kind)
+
     def given(self, value: Any) -> Any:
         """Registers a container of data that the function was given, or that is part of a document; returns it.
 
@@ -240,7 +254,7 @@ class Walk:
 
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""
-        if not self.whole(value) or isinstance(value, _NEVER_KNOWN) or self.created(value):
+        if not self.whole(value) or issubclass(type(value), _NEVER_KNOWN) or self.created(value):
             return False
         if type(value) not in _CONTAINERS or not self.owns(value):
             return not self._outside or not self._touched(value)
@@ -267,7 +281,7 @@ class Walk:
 
     def real(self, value: Any) -> bool:
         """Returns True if stock can meet an equal value: it contains no function that only this walk has defined."""
-        if isinstance(value, Local | Method | Awaited | Cell | _NEVER_KNOWN):
+        if issubclass(type(value), Local | Method | Awaited | Cell | _NEVER_KNOWN):
             return False
         if type(value) is dict:
             return all(map(self.real, value.values()))
@@ -299,9 +313,9 @@ class Walk:
         if kind in _CONTAINERS or kind is frozenset:
             self.spend(len(value))
             return all(map(self._inert, (*value, *value.values()) if kind is dict else value))
-        if isinstance(value, type):
-            return value.__module__ == "builtins"
-        return not isinstance(value, _FUNCTIONS) and not has_code(value)
+        if issubclass(kind, type):
+            return bool(value.__module__ == "builtins")
+        return not issubclass(kind, _FUNCTIONS) and not has_code(value)
 
     # --- variables and attributes of others ---------------------------------------------------------------------------
 
@@ -333,7 +347,7 @@ class Walk:
         if isinstance(place, Cell):
             place.value = self.aliases.one_of(place.value, before)
         elif self.created(place):
-            object.__setattr__(place, name, self.aliases.one_of(getattr(place, name, NULL), before))
+            object.__setattr__(place, name, self.aliases.one_of(first_value(place, name), before))
         else:
             now = self.assigned(place, name, before)
             self._assigned[id(place), name] = place, self.aliases.one_of(now, before)

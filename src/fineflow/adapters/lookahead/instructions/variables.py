@@ -86,7 +86,9 @@ def _store_global(f: Frame, ins: Instruction) -> None:
 @rule("LOAD_GLOBAL LOAD_NAME")
 def _load_global(f: Frame, ins: Instruction) -> None:
     value = f.outer(ins.value)
-    f.stack += [NULL, value] if ins.arg & 1 and ins.name == "LOAD_GLOBAL" else [value]
+    if ins.arg & 1 and ins.name == "LOAD_GLOBAL":
+        f.stack.append(NULL)
+    f.push(value)
 
 
 @rule("IMPORT_NAME")
