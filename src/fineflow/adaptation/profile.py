@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from fineflow.runtime.first_json import first_object, shown
+from fineflow.errors import shown
+from fineflow.runtime.first_json import first_object
 
 MOST_PIECES = 6
 SHORTEST, LONGEST = 30, 200  # words of a summary

@@ -6,10 +6,11 @@ import json
 import re
 from typing import Any
 
+from fineflow.errors import shown
+
 MOST_STARTS = 200
 """Brackets at which the search tries to read a value. Each try may take as long as the text is."""
 
-_SHOWN = 80  # characters of a text in messages
 _LANGUAGE = re.compile(r"[\w-]*[^\S\n]*\n")
 _START = re.compile(r"\{(?=\s*+[\"}])|\[(?=\s*+[\"\[\]{\-\dtfnIN])")
 _OBJECT = re.compile(r"\{(?=\s*+[\"}])")
@@ -36,12 +37,6 @@ def first_object(text: str) -> dict[str, Any]:
     """Returns the first JSON object in a text. Raises ValueError as ``parsed_json`` does."""
     found: dict[str, Any] = _first(text, _OBJECT, dict)
     return found
-
-
-def shown(value: Any) -> str:
-    """Returns the beginning of a value's ``repr``, for messages."""
-    text = repr(value[: _SHOWN + 1] if isinstance(value, str) else value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def _first(text: str, starts: re.Pattern[str], kind: type, *, deep: bool = False) -> Any:

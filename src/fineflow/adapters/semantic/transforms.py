@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from fineflow.runtime.first_json import parsed_json, shown
+from fineflow.errors import shown
+from fineflow.runtime.first_json import parsed_json
 
 _LONG = 10_000  # characters that are read in a thread, not on the loop that serves all calls
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[\s*(-?\d+)\s*\]|\[\s*(\*)\s*\]|\[\s*'([^']*)'\s*\]|\[\s*\"([^\"]*)\"\s*\]")

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 import openai
 
 from fineflow.backends.openai_server import requests
-from fineflow.backends.openai_server.connection import Connection, backend_error, failures
+from fineflow.backends.openai_server.connection import Connection, backend_error, described, failures
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
-from fineflow.errors import RequestError
+from fineflow.errors import BackendError, RequestError
 from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime import events
 
@@ -199,12 +199,27 @@ class OpenAIServerEngine:
             if self.priority:
                 requests.add(body, {"priority": -priority})
             resource: Any = client.chat.completions if "messages" in body else client.completions
-            chunks = await resource.create(model=await self._model(), **body)
-            async with chunks, aclosing(deltas(chunks)) as found:
+            model = await self._model()
+            async with aclosing(self._answer(resource, {"model": model, **body})) as found:
                 async for delta in found:
                     yield delta
         except failures() as error:
             raise backend_error(self.name, error) from error
+
+    async def _answer(self, resource: Any, body: Mapping[str, Any]) -> AsyncGenerator[Delta, None]:
+        """Yields the deltas of an answer. BackendError for one that is not of OpenAI's form."""
+        try:
+            chunks = await resource.create(**body)
+            async with chunks, aclosing(deltas(chunks)) as found:
+                async for delta in found:
+                    yield delta
+        except Exception as error:
+            if isinstance(error, (BackendError, *failures())):
+                raise
+            raise BackendError(
+                f"expected a streamed answer of OpenAI's form from {self.name}, which sent something else "
+                f"({described(error)}); is {self.connection.address} such a server?"
+            ) from error
 
     async def _model(self) -> str:
         if self.model is None:
