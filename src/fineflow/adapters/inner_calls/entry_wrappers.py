@@ -116,7 +116,7 @@ def _wrap(kind: type, name: str, sync: Any, awaiting: Any, *, anybodys: bool = F
 
 def _layers(found: Any) -> Iterator[Any]:
     """Yields a method of a class and what is in it, as far as wrappers of ours and of instrumentation tell."""
-    while found is not None:
+    while callable(found):  # LlamaIndex sets the attribute of models' methods to True
         yield found
         found = getattr(found, "__wrapped__", None)
 
@@ -128,7 +128,7 @@ def _since(owner: type, name: str, made: Any) -> int | None:
 
 def _of_class(found: Any, owner: type, name: str) -> bool:
     """Returns True for a method that was written in the class, also in wrappers that say so."""
-    *_, own = _layers(found)
+    *_, own = [None, *_layers(found)]
     return isinstance(own, FunctionType) and own.__qualname__ == f"{owner.__qualname__}.{name}"
 
 
