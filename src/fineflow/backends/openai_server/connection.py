@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import openai
 
@@ -17,6 +17,17 @@ from fineflow.errors import BackendError, RequestError
 _LOOK_SECONDS = 10.0  # timeout of the request for the list of models
 _SHOWN = 200  # characters of an error that are shown
 _UNSERVED = (401, 403, 404)  # errors that concern every request to the server, not one request
+
+
+def without_secrets(url: str) -> str:
+    """Returns a URL for messages: without the user, the password and the query, which may hold a key."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    shown = urlunsplit((parts.scheme, f"…@{host}" if "@" in parts.netloc else host, parts.path, "", ""))
+    return f"{shown}?…" if parts.query else shown
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import openai
 
 from fineflow.backends.openai_server import requests
-from fineflow.backends.openai_server.connection import Connection, backend_error, described, failures
+from fineflow.backends.openai_server.connection import Connection, backend_error, described, failures, without_secrets
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
@@ -26,6 +26,10 @@ from fineflow.runtime import events
 _OPTIONS = frozenset(inspect.signature(openai.AsyncOpenAI).parameters) - {"base_url"}
 
 
+def _shown(url: Any) -> str:
+    return repr(without_secrets(url) if isinstance(url, str) else url)
+
+
 def _check(base_url: Any, options: Mapping[str, Any]) -> None:
     try:
         parts = urlsplit(base_url) if isinstance(base_url, str) else None
@@ -33,9 +37,9 @@ def _check(base_url: Any, options: Mapping[str, Any]) -> None:
     except ValueError:  # invalid port
         good = False
     if not good:
-        raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
+        raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {_shown(base_url)}")
     if base_url.rstrip("/").endswith("/completions"):
-        raise ValueError(f"expected the address before /chat/completions or /completions; got {base_url!r}")
+        raise ValueError(f"expected the address before /chat/completions or /completions; got {_shown(base_url)}")
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(
             f"there is no option {', '.join(sorted(unknown))}; options are those of openai.AsyncOpenAI: "
@@ -120,7 +124,7 @@ class OpenAIServerEngine:
         return f"{model}@{self.connection.address}" if model else self.connection.address
 
     def __repr__(self) -> str:
-        return f"OpenAIServerEngine({self.connection.url!r}, {self.model!r})"
+        return f"OpenAIServerEngine({without_secrets(self.connection.url)!r}, {self.model!r})"
 
     def render_chat(
         self,
