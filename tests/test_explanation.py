@@ -7,6 +7,7 @@ from html import unescape
 from fineflow.explanation import Explanation, starts_early
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
 from fineflow.ir.text import printable
+from fineflow.observe.plan_page import sections
 
 OPAQUE = Effects(Effect.OPAQUE, reason="calls requests.get, which is not known to be pure")
 QUESTION = {"prompt": Ref("input", "question")}
@@ -211,3 +212,12 @@ def test_what_is_printable_stays() -> None:
     kept = "a\tb\nZürich 東京 \U0001f469\u200d\U0001f4bb"
     assert printable(kept) == kept
     assert printable("\ud800\x07") == r"\ud800\x07"
+
+
+def test_a_step_that_gains_inside_is_not_said_to_run_as_it_always_did() -> None:
+    node = Primitive("node", Op.CALL, {"value": Ref("input")}, effects=Effects(Effect.OPAQUE, "", "your own code"))
+    gains, stays = node.with_(meta={"inside": (1,)}), node.with_(name="other", args={"value": Ref("node")})
+    graph = Graph((gains, stays), Ref("other"))
+    found = {heading: [row[0] for row in rows] for heading, _, rows in sections(graph, ())}
+    assert [rows for heading, rows in found.items() if "exactly when it always was" in heading] == [["other"]]
+    assert [rows for heading, rows in found.items() if "component calls inside them run ahead" in heading] == [["node"]]
