@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from fineflow import checking, cli
 
 APP = """
     import itertools
+    from langchain_core.messages import AIMessage
     from langchain_core.runnables import RunnableLambda, RunnablePassthrough
     from llama_index.core import VectorStoreIndex
     from llama_index.core.chat_engine import ContextChatEngine
@@ -41,6 +43,15 @@ APP = """
     chat = ContextChatEngine.from_defaults(retriever=retriever, llm=FakeLLM())
     chain = RunnablePassthrough.assign(size=lambda x: len(x["q"])) | (lambda x: x["size"])
     number = 5
+
+    def of_provider(text):
+        def answer(_):
+            about = {"id": f"chatcmpl-{next(calls)}", "queue_time": next(calls) / 7, "model": "m"}
+            return {"said": AIMessage(text, response_metadata=about)}
+
+        return RunnableLambda(answer)
+
+    provider, other = of_provider("salt"), of_provider("fish")
 """
 
 
@@ -113,8 +124,26 @@ def test_planning_that_fails_is_a_difference(
 def test_what_stock_says_differently_each_time_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert check("sampling", "--input", "where", "--entry", "query") == 0
     out = capsys.readouterr().out
-    assert "two calls of stock differ in text, spans, callbacks: not compared" in out
-    assert "set model temperatures to 0" in out
+    assert re.search(r"two calls of stock differ in .*\btext\b.*: not compared", out)
+    assert re.search(r"1 call, all equal but for what two calls of stock differ in: .*\btext\b", out)
+    assert "have models answer alike" in out
+
+
+def test_ids_and_times_of_a_provider_are_left_out_and_the_rest_is_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert check("provider", "--input", "where", "--entry", "invoke") == 0
+    out = capsys.readouterr().out
+    assert "two calls of stock differ in id, queue_time: not compared" in out
+    assert "1 call, all equal but for what two calls of stock differ in: id, queue_time" in out
+    assert "have models answer alike" not in out
+    import checked_app
+
+    spoil(monkeypatch, lambda obj, strict: checked_app.other)
+    assert check("provider", "--input", "where", "--entry", "invoke") == 1
+    out = capsys.readouterr().out
+    assert "value differs" in out and "runs differs" in out
+    assert '"fish"' in out and "chatcmpl" not in out
 
 
 def test_an_exception_is_an_answer(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import gc
 from typing import Any
 
 import pytest
+from langchain_core.tools import tool
 
 from fineflow.declare import declared, effects, external, pure, resource_name
 from fineflow.ir import Effect
@@ -101,6 +102,13 @@ def test_bad_declarations_say_what_to_do() -> None:
         pure(3)  # type: ignore[type-var]
     with pytest.raises(TypeError, match="wrap it in a function"):
         pure(_Callable())
+    with pytest.raises(TypeError, match="put it below @tool"):
+        pure(tool(_documented))  # type: ignore[type-var]
+
+
+def _documented(city: str) -> str:
+    """Looks up a city."""
+    return city
 
 
 def test_messages_say_what_came_and_stay_short() -> None:

@@ -6,6 +6,8 @@ from html import unescape
 
 from fineflow.explanation import Explanation, starts_early
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
+from fineflow.ir.text import printable
+from fineflow.observe.plan_page import sections
 
 OPAQUE = Effects(Effect.OPAQUE, reason="calls requests.get, which is not known to be pure")
 QUESTION = {"prompt": Ref("input", "question")}
@@ -197,3 +199,25 @@ def test_a_plan_that_is_not_used_does_not_tell_what_it_would_do() -> None:
     assert "own code is never moved" in str(shown)
     assert "Nothing to gain." in shown.to_html()
     assert shown.to_mermaid() == 'flowchart TD\n  n0["everything runs as stock"]'
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    graph = Graph((Primitive("evil\x1b[2J\u202e", Op.CALL, {"value": Ref("input")}),), Ref("evil\x1b[2J\u202e"))
+    text = Explanation(graph, graph).to_text()
+    assert r"evil\x1b[2J\u202e" in text
+    assert not {"\x1b", "\u202e"} & set(text)
+
+
+def test_what_is_printable_stays() -> None:
+    kept = "a\tb\nZürich 東京 \U0001f469\u200d\U0001f4bb"
+    assert printable(kept) == kept
+    assert printable("\ud800\x07") == r"\ud800\x07"
+
+
+def test_a_step_that_gains_inside_is_not_said_to_run_as_it_always_did() -> None:
+    node = Primitive("node", Op.CALL, {"value": Ref("input")}, effects=Effects(Effect.OPAQUE, "", "your own code"))
+    gains, stays = node.with_(meta={"inside": (1,)}), node.with_(name="other", args={"value": Ref("node")})
+    graph = Graph((gains, stays), Ref("other"))
+    found = {heading: [row[0] for row in rows] for heading, _, rows in sections(graph, ())}
+    assert [rows for heading, rows in found.items() if "exactly when it always was" in heading] == [["other"]]
+    assert [rows for heading, rows in found.items() if "component calls inside them run ahead" in heading] == [["node"]]

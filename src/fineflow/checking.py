@@ -1,11 +1,12 @@
 """``fineflow check``: calls a user's object as it is and optimized, through every entry point, and compares.
 
-Both are called twice. Parts in which two stock calls differ (a sampled answer, a time) cannot be compared; the report
-says so.
+Both are called twice. Parts in which two stock calls differ (a sampled answer, the id of a response, a time) cannot be
+compared; the report says so, and compares the rest.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import importlib
 import inspect
@@ -14,7 +15,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,17 @@ from fineflow.demo.inputs import one_line
 from fineflow.errors import UsageError
 from fineflow.ir.text import WIDTH, wrap
 
+_ANSWERS = frozenset({"value", "chunks", "runs", "content", "text", "spans"})  # what a model's answer is found in
+
 See = Callable[[Callable[[Any], Any], str, Any], Any]
 """Observes one call through an entry point, with an input. The first argument wraps the object before the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Result of one entry point with one input. different: one text for each part that differs. unsteady: parts in
-    which stock differs from itself. seconds: of the second call of stock and of the optimized object, recording
-    included.
+    """Result of one entry point with one input. different: one text for each part that differs. unsteady: parts, or
+    keys in them, in which stock differs from itself. seconds: of the second call of stock and of the optimized object,
+    recording included.
     """
 
     entry: str
@@ -178,7 +181,7 @@ def check(target: Target, inputs: Sequence[str], entries: Sequence[str] = ()) ->
 
 
 def _checked(target: Target, entry: str, given: Any) -> Checked:
-    optimized = _Optimized()
+    optimized, varying = _Optimized(), set[str]()
     try:
         first = target.see(lambda obj: obj, entry, given)
         target.see(optimized, entry, given)  # warm-up: the timed calls find everything imported
@@ -186,11 +189,52 @@ def _checked(target: Target, entry: str, given: Any) -> Checked:
         seen, ours = _timed(lambda: target.see(optimized, entry, given))
     except (fineflow.PlanningError, TimeoutError) as failure:
         return Checked(entry, given, (f"{type(failure).__name__}: {failure}",))
+    error, keys = str(seen.error or ""), set[str]()
+    if target.differences(stock, seen):
+        _steady([first, stock, seen], "", keys)
+        first, stock, seen = _steady([first, stock, seen], "", keys)  # again: what varies anywhere may do so everywhere
+        varying = {_name(text) for text in target.differences(first, stock)}
     different = tuple(target.differences(stock, seen))
-    varying = {_name(text) for text in target.differences(first, stock)} if different else set[str]()
-    unsteady = tuple(_name(text) for text in different if _name(text) in varying)
+    unsteady = (*sorted(keys), *(name for name in map(_name, different) if name in varying))
     different = tuple(text for text in different if _name(text) not in varying)
-    return Checked(entry, given, different, unsteady, str(seen.error or ""), (took, ours))
+    return Checked(entry, given, different, unsteady, error, (took, ours))
+
+
+def _steady(calls: list[Any], key: str, found: set[str]) -> list[Any]:
+    """Returns two calls of stock, and ours, without the texts and numbers in which those of stock differ.
+
+    found: gets the keys of these. Where stock differs in more, such as the length of a list, all stay as they are.
+    """
+    first, stock, seen = calls
+    alike = type(seen) is type(stock)
+    if (first == stock and not found) or type(first) is not type(stock):
+        return calls
+    if isinstance(stock, str | int | float):
+        if first == stock and (key not in found or key in _ANSWERS):
+            return calls
+        found.add(key)
+        return ["…", "…", "…" if alike else seen]
+    if is_dataclass(stock):
+        made = [copy.copy(each) for each in calls]
+        rows = [dict(vars(each)) if type(each) is type(stock) else {} for each in made]
+        for each, row in zip(made, _steady(rows, key, found), strict=True):
+            for name, value in row.items():
+                setattr(each, name, value)
+        return made
+    if isinstance(stock, dict) and first.keys() == stock.keys():
+        rows = [{**first}, {**stock}, {**seen} if alike else {}]
+        for name in stock:
+            values = _steady([first[name], stock[name], rows[2].get(name)], str(name), found)
+            for row, value in zip(rows, values, strict=True):
+                if name in row:
+                    row[name] = value
+        return [*rows[:2], rows[2] if alike else seen]
+    if isinstance(stock, list) and len(first) == len(stock):
+        matching = seen if alike and len(seen) == len(stock) else [None] * len(stock)
+        columns = [_steady(list(each), key, found) for each in zip(first, stock, matching, strict=True)]
+        lists = [[column[i] for column in columns] for i in range(3)]
+        return [*lists[:2], lists[2] if matching is seen else seen]
+    return calls
 
 
 class _Optimized:
@@ -271,7 +315,10 @@ def run(
     lines = [line for sentence in summary for line in wrap("", [sentence], "    ", width)]
     print("\n".join(lines), report(found), sep="\n\n")
     calls = "1 call" if len(found) == 1 else f"{len(found)} calls"
-    print(f"\n{calls} compared, {different} different" if different else f"\n{calls}, all equal")
-    if any(each.unsteady for each in found):
-        print("To compare the rest, set model temperatures to 0, or name a function that makes a new object per call.")
+    unsteady = sorted({name for each in found for name in each.unsteady})
+    left = f" but for what two calls of stock differ in: {', '.join(unsteady)}" if unsteady else ""
+    said = f"{calls} compared, {different} different" if different else f"{calls}, all equal"
+    print("", *wrap("", [f"{said}{left}"], "    ", width), sep="\n")
+    if not _ANSWERS.isdisjoint(unsteady):
+        print("To compare the rest, have models answer alike, or name a function that makes a new object per call.")
     return 1 if different else 0

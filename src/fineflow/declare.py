@@ -184,6 +184,8 @@ def _several(resources: Any) -> tuple[Any, ...]:
 def _declare(func: Any, found: Declaration) -> None:
     if not callable(func):
         hint = ": declare the functions that it is made of" if hasattr(func, "invoke") else ""
+        if hasattr(func, "args_schema"):
+            hint = ": it declares a function, so put it below @tool, which makes a tool of that"
         raise TypeError(f"expected a function to declare effects of, not {_kind(func)}{hint}")
     target = func.__func__ if isinstance(func, MethodType) else func
     key = id(target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 __all__ = [
     "BackendError",
@@ -17,6 +18,9 @@ __all__ = [
     "UntestedVersionWarning",
     "UsageError",
 ]
+
+
+_SHOWN = 80  # characters of a value in messages
 
 
 class FineflowError(Exception):
@@ -68,6 +72,12 @@ class UntestedVersionWarning(UserWarning):
 
 class UsageError(Exception):
     """Bad input to a command. The message is one line: what was expected, what came, what to do."""
+
+
+def shown(value: Any) -> str:
+    """Returns the beginning of a value's ``repr``, for messages."""
+    text = repr(value[: _SHOWN + 1] if isinstance(value, str) else value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def missing_folder(model: str | Path) -> str:

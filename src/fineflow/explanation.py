@@ -10,7 +10,7 @@ from typing import Any
 
 from fineflow.cost_model.serial import stock_order
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
-from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, wrap
+from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, printable, wrap
 from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, predicted
 from fineflow.observe.mermaid import to_html, to_mermaid
 from fineflow.observe.plan_page import STOCK, Section, calls, opaque, sections, stays, works
@@ -116,7 +116,7 @@ class Explanation:
         parts += [_table(heading, columns, rows, width) for heading, columns, rows in (*self.timing, *of_graph)]
         parts += [format_graph(graph, title=title, marks=mark, width=width) for title, graph, mark in self._graphs()]
         parts += [part.to_text(width) for part in self.parts]
-        return "\n\n".join(parts)
+        return printable("\n\n".join(parts))
 
     @property
     def timing(self) -> tuple[Section, ...]:

@@ -355,3 +355,12 @@ def test_another_event_loop_gets_connections_of_its_own(server: OpenAIServer) ->
         return found
 
     assert asyncio.run(once()) == asyncio.run(once()) == "Torstad is known for salt."
+
+
+def test_secrets_in_an_address_are_not_shown() -> None:
+    engine = OpenAIServerEngine("http://user:secret@host:8000/v1?api_key=secret", "m")
+    assert repr(engine) == "OpenAIServerEngine('http://…@host:8000/v1?…', 'm')"
+    for wrong in ("ftp://user:secret@host/v1", "http://user:secret@host/v1/completions"):
+        with pytest.raises(ValueError, match="address") as raised:
+            OpenAIServerEngine(wrong)
+        assert "secret" not in str(raised.value)

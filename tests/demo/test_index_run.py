@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def settings(tmp_path: Path) -> Settings:
 
 def test_equal(settings: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     fakes = Fakes()
-    assert demo.run(settings, fakes) == 0
+    assert demo.run(replace(settings, plan=True), fakes) == 0
     out = capsys.readouterr().out
     assert "in stock LlamaIndex" in out
     assert f"[1/1] {QUESTION}\n  answer    Helen Kormar\n" in out

@@ -87,9 +87,11 @@ def test_says_what_was_saved(folder: Path) -> None:
     assert max(map(len, said.splitlines())) <= 60
 
 
-def test_disabled_it_is_silent(folder: Path) -> None:
+def test_disabled_it_says_so_and_nothing_else(folder: Path) -> None:
     found = _ran(folder, "-m", "fineflow", "run", "app.py", FINEFLOW_DISABLE="1")
-    assert (found.returncode, found.stderr) == (0, "")
+    assert (found.returncode, found.stderr) == (0, "FINEFLOW_DISABLE is set, so the program runs as it is.\n")
+    quiet = _ran(folder, "-m", "fineflow", "run", "-q", "app.py", FINEFLOW_DISABLE="1")
+    assert (quiet.returncode, quiet.stderr) == (0, "")
 
 
 def test_bad_input_is_explained(folder: Path) -> None:

@@ -18,7 +18,7 @@ ONES = [path for path in SCRIPTS if path.parent.name in ("langchain", "langgraph
 def test_disabled_it_is_python(script: Path, tmp_path: Path) -> None:
     """Scripts that explain an optimized object fail without one, in the same way."""
     stock = ran(script, tmp_path, FINEFLOW_DISABLE="1")
-    routed = ran(script, tmp_path, "-m", "fineflow", "run", FINEFLOW_DISABLE="1")
+    routed = ran(script, tmp_path, "-m", "fineflow", "run", "-q", FINEFLOW_DISABLE="1")
     assert (said(routed.stdout), routed.returncode) == (said(stock.stdout), stock.returncode)
     assert "fineflow instrumentation" not in routed.stderr
     assert last(stock.stderr) == last(routed.stderr)

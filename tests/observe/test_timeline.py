@@ -175,3 +175,9 @@ def test_a_common_last_part_is_left_out_where_no_name_has_an_operation() -> None
     paths = ["grade/ChatOpenAI", "grade/ChatOpenAI", "answer/ChatOpenAI"]
     [shown] = names([Track("t", [at(n, n, n + 1, label=path) for n, path in enumerate(paths)])])
     assert shown == ["grade 1", "grade 2", "answer"]
+
+
+@pytest.mark.parametrize("name", ["page.html", "trace.json"])
+def test_a_label_that_cannot_be_encoded_is_escaped(name: str, tmp_path: Path) -> None:
+    track = Track("run", [Interval("llm", "cut \ud83d", 0.0, 0.0, 1.0, 1, 1)])
+    assert r"cut \ud83d" in Timeline([track]).save(tmp_path / name).read_text(encoding="utf-8")

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from fineflow.backends.emulated import EmulatedEmbedding, EmulatedLLM, EmulatedReranker
+from fineflow.backends.emulated import EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.protocols import BatchEngine, LLMEngine, PrefixCache
+from fineflow.protocols import BatchEngine, LLMEngine, PrefixCache, Sampling
 from fineflow.runtime import events
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 from fineflow.runtime.queues.instances import instances
+from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.policy import by_start, fifo, per_invocation
 from fineflow.runtime.queues.registry import set_policy
 from fineflow.testing import virtual
@@ -235,3 +236,80 @@ def test_a_policy_that_was_chosen_outlives_the_queue_but_not_the_engine() -> Non
     del engine
     gc.collect()
     assert gone() is None
+
+
+class Broken(Worker):
+    """Raises what is no BackendError, for every batch or for batches with one item; or for a while."""
+
+    def __init__(self, name: str, item: Any = None, until: float = 1e9) -> None:
+        super().__init__(name)
+        self.item, self.until = item, until
+
+    async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
+        found = await super().execute(op, items)
+        if (self.item is None or self.item in items) and events.now() < self.until:
+            raise TypeError(f"what is {items[0]!r}?")
+        return found
+
+
+def test_an_instance_that_raises_anything_is_taken_out_and_tried_again() -> None:
+    async def scenario() -> None:
+        broken, sound = Broken("broken", until=events.now() + 20), Worker("sound")
+        both = instances([broken, sound], name="both")
+        for n in range(4):
+            assert await doubled(batch_queue_of(both), [n]) == [2 * n]
+        assert list(both.lost) == ["both[0]"]
+        assert "TypeError: what is" in str(both.lost["both[0]"])
+        assert len(broken.batches) <= 1
+        await asyncio.sleep(40)
+        for n in range(4):
+            assert await doubled(batch_queue_of(both), [n]) == [2 * n]
+        assert both.lost == {}
+        assert len(broken.batches) >= 2
+
+    virtual.run(scenario())
+
+
+def test_a_request_that_fails_everywhere_takes_no_instance_out() -> None:
+    async def scenario() -> None:
+        both = instances([Broken(f"{n}", item=13) for n in range(2)], name="both")
+        for _ in range(3):
+            with pytest.raises(TypeError, match="what is 13"):
+                await doubled(batch_queue_of(both), [13])
+            assert both.lost == {}
+            assert await doubled(batch_queue_of(both), [1]) == [2]
+
+    virtual.run(scenario())
+
+
+def test_requests_of_a_batch_that_fails_are_executed_apart() -> None:
+    async def scenario() -> None:
+        queue = batch_queue_of(Broken("one", item=13))
+        found = await asyncio.gather(*(doubled(queue, [n]) for n in (1, 13, 2)), return_exceptions=True)
+        assert [found[0], found[2]] == [[2], [4]]
+        assert isinstance(found[1], TypeError)
+        refusing = Worker("refusing")
+        refusing.error = BackendError("it is down")
+        down = await asyncio.gather(*(doubled(batch_queue_of(refusing), [n]) for n in (1, 2)), return_exceptions=True)
+        assert all(isinstance(each, BackendError) for each in down)
+        assert len(refusing.batches) == 1
+
+    virtual.run(scenario())
+
+
+def test_an_llm_that_raises_anything_is_taken_out() -> None:
+    class Raw(EmulatedLLM):
+        async def generate(self, *args: Any, **named: Any) -> Any:
+            raise ConnectionResetError("peer")
+            yield
+
+    async def scenario() -> None:
+        profile = LLMProfile(0, 0, 0)
+        both = instances([Raw(lambda prompt: "salt", profile, name="raw"), EmulatedLLM(lambda prompt: "salt", profile)])
+        for _ in range(4):
+            deltas = [each async for each in llm_queue_of(both).generate(both.encode("Why?"), Sampling())]
+            assert "".join(each.text for each in deltas) == "salt"
+        assert len(both.lost) == 1
+        assert "ConnectionResetError: peer" in str(*both.lost.values())
+
+    virtual.run(scenario())

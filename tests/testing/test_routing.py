@@ -18,7 +18,7 @@ from langchain_core.runnables import (
 )
 
 import fineflow
-from fineflow.adapters.inner_calls import entry_wrappers
+from fineflow.adapters.inner_calls.entry_wrappers import wrapped
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.routing import METHODS, Routing, inside, original
 
@@ -41,9 +41,13 @@ def no_other_wrappers() -> None:
 
     Others' methods keep wrappers of their own: LlamaIndex's open spans in them.
     """
-    for owner, name in [each for each in entry_wrappers._wrapped if issubclass(each[0], Runnable)]:
-        setattr(owner, name, inspect.unwrap(vars(owner)[name]))
-        del entry_wrappers._wrapped[owner, name]
+    todo: list[type] = [Runnable]
+    while todo:
+        kind = todo.pop()
+        todo.extend(kind.__subclasses__())
+        for name, method in list(vars(kind).items()):
+            if wrapped(method) is not None:
+                setattr(kind, name, inspect.unwrap(method))
 
 
 def chain() -> Runnable[Any, Any]:

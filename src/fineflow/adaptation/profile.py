@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from fineflow.errors import shown
+from fineflow.runtime.first_json import first_object
 
 MOST_PIECES = 6
 SHORTEST, LONGEST = 30, 200  # words of a summary
@@ -68,8 +70,8 @@ def profile_in(text: str) -> Profile:
 
     Raises ValueError if there is no such object, or a dimension is missing or is of another kind.
     """
-    found = _first_object(text)
     try:
+        found = first_object(text)
         complex_ = {"high": True, "low": False}[str(found["complexity"]).strip().lower()]
         joint = {"true": True, "yes": True, "false": False, "no": False}[str(found["joint_reasoning"]).strip().lower()]
         pieces, words = found["pieces"], _words(found.get("summary_words"))
@@ -79,20 +81,8 @@ def profile_in(text: str) -> Profile:
     except (KeyError, ValueError) as error:
         raise ValueError(
             'expected JSON with "complexity" (high or low), "joint_reasoning", "pieces" and "summary_words"; '
-            f"got {text!r} ({error})"
+            f"got {shown(text)} ({error})"
         ) from error
-
-
-def _first_object(text: str) -> Mapping[str, Any]:
-    decoder = json.JSONDecoder()
-    for at in (found.start() for found in re.finditer(r"\{", text)):
-        try:
-            value, _ = decoder.raw_decode(text, at)
-        except ValueError:
-            continue
-        if isinstance(value, dict):
-            return value
-    raise ValueError(f"expected a JSON object with the profile of the query; got {text!r}")
 
 
 def _words(value: Any) -> tuple[int, int]:

@@ -61,7 +61,8 @@ def write(option: str, file: Path, text: str) -> None:
         print(text, flush=True)
         return
     try:
-        file.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+        text = text if text.endswith("\n") else f"{text}\n"
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")  # names may hold lone surrogates
     except OSError as error:
         raise UsageError(f"{option} {file}: {error.strerror}; give the name of a file to write") from error
     print(f"{file} is written", file=sys.stderr)

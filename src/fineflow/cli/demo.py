@@ -28,6 +28,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-tokens", metavar="N", type=int, default=128, help="longest output of the LLM (default: %(default)s)")
     add("--repeat", metavar="N", type=int, default=7, help="timed runs of each kind (default: %(default)s)")
     add("--timeline", metavar="FILE", type=Path, default=Path("timeline.html"), help="default: %(default)s")
+    add("--plan", action="store_true", help="print the plan, too: what starts when, and why")
     add("--json", action="store_true", help="print the result as JSON on stdout, everything else on stderr")
 
 
@@ -45,6 +46,7 @@ def run(args: argparse.Namespace) -> int:
         max_tokens=args.max_tokens,
         repeat=args.repeat,
         timeline=args.timeline,
+        plan=args.plan,
         json=args.json,
         framework=args.framework,
     )

@@ -36,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     off = disabled()
     if not off:
         fineflow.instrument(verify=args.verify)
+    elif not args.quiet:
+        print("FINEFLOW_DISABLE is set, so the program runs as it is.", file=sys.stderr)
 
     def at_end() -> None:
         if args.json is not None:

@@ -38,7 +38,7 @@ class Settings:
 
     framework: of the app, "langchain" or "llamaindex". docs: folder of text and markdown files. engine: of the LLM,
     "transformers" or "vllm". llm, embedding, reranker: local folders or hub ids. top_n: passages that the reranker
-    keeps. max_tokens: of one LLM output. repeat: measured runs of each kind for each question.
+    keeps. max_tokens: of one LLM output. repeat: measured runs of each kind for each question. plan: print it.
     """
 
     docs: Path | None = None
@@ -51,6 +51,7 @@ class Settings:
     max_tokens: int = 128
     repeat: int = 7
     timeline: Path = Path("timeline.html")
+    plan: bool = False
     json: bool = False
     framework: str = "langchain"
 

@@ -58,9 +58,11 @@ def run(settings: Settings, load: Callable[[Settings, Progress], Components] = l
         plan = str(fineflow.explain(app))
     if len(measured) > 1:
         say(report.summary(measured))
-    say(f"{report.method(settings.repeat)}\n\nThe plan\n\n{plan}\n")
+    say(f"{report.method(settings.repeat)}\n")
+    if settings.plan:
+        say(f"The plan\n\n{plan}\n")
     _write_timeline(settings.timeline, measured)
-    say(f"timeline: {settings.timeline}")
+    say(f"timeline: {settings.timeline}" + ("" if settings.plan else " (the plan: --plan)"))
     if settings.json:
         about["timeline"] = str(settings.timeline)
         found = report.record(measured, expected, repeat=settings.repeat, plan=plan, **about)

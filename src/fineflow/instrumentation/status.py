@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from fineflow.adapters.registry import is_optimized
-from fineflow.ir.text import WIDTH, duration, wrap
+from fineflow.ir.text import WIDTH, duration, printable, wrap
 from fineflow.observe.gain import saved_seconds
 
 _NAMED = 64  # kinds of objects
@@ -83,7 +83,7 @@ class Status:
             lines += wrap(row.rstrip(), [each for each in (saved, each.left) if each], " " * 4, width)
         if self.faults:
             lines.append(f"  {self.faults} calls went straight to the app's own object after a fault of fineflow")
-        return "\n".join(lines)
+        return printable("\n".join(lines))
 
     def to_json(self) -> str:
         """Returns the status as JSON: the fields of this class and of ``Routed``, and their sums."""

@@ -10,6 +10,7 @@ Primitives are numbered in program order and referred to by number, because name
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -99,6 +100,22 @@ class _Row:
             return [" " * (2 + 4 * self.indent) + self.label]
         table = "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         return wrap(table, self.more, hang=" " * (10 + 4 * self.indent), width=width)
+
+
+def printable(text: str) -> str:
+    """Returns a text for a terminal: what would steer it, or turn the direction of the line, as an escape sequence.
+
+    Names are the user's, or come from a server: control characters (except line ends and tabs), format characters such
+    as U+202E, and surrogates without a partner, which cannot be encoded.
+    """
+    if text.isascii() and text.replace("\n", "").replace("\t", "").isprintable():
+        return text
+    return "".join(map(_printable, text))
+
+
+def _printable(character: str) -> str:
+    steers = unicodedata.category(character) in ("Cc", "Cf", "Cs") and character not in "\n\t\u200d"  # joins emoji
+    return ascii(character)[1:-1] if steers else character
 
 
 def wrap(line: str, more: Iterable[str], hang: str, width: int = WIDTH) -> list[str]:

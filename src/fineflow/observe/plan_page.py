@@ -146,7 +146,12 @@ def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True, o
         (
             "Run by stock itself, exactly when it always was: your own code, and what is not recognised",
             ("step", "why"),
-            [(p.name, _why(p, graph, gain)) for p in held],
+            [(p.name, _why(p, graph, gain)) for p in held if not (gain and p.meta.get("inside"))],
+        ),
+        (
+            "Run by stock itself, while component calls inside them run ahead",
+            ("step", "why"),
+            [(p.name, _why(p, graph, gain)) for p in held if gain and p.meta.get("inside")],
         ),
         (
             "Your functions without side effects, or declared to read, which may run early",

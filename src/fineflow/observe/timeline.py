@@ -45,7 +45,8 @@ class Timeline:
         Raises: OSError if the file cannot be written.
         """
         file = Path(path)
-        file.write_text(self.json() if file.suffix == ".json" else self.html(), encoding="utf-8")
+        text = self.json() if file.suffix == ".json" else self.html()
+        file.write_text(text, encoding="utf-8", errors="backslashreplace")  # labels may hold lone surrogates
         return file
 
     def _repr_html_(self) -> str:

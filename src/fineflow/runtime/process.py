@@ -138,7 +138,7 @@ def shutdown(timeout: float | None = 5.0) -> None:
 
 
 def _check_outside(name: str) -> None:
-    if inside.get() or runtime_loop.on_engine_loop():
+    if inside.get() or runtime_loop.on_runtime_thread():
         raise RuntimeError(f"{name} was called inside a call of an optimized object, whose end it would wait for")
 
 

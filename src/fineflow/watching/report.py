@@ -16,7 +16,7 @@ from fineflow.adapters.core.plan import Plan, running
 from fineflow.adapters.registry import framework_of
 from fineflow.explanation import starts_early
 from fineflow.ir import Effect, Op
-from fineflow.ir.text import WIDTH, duration, wrap
+from fineflow.ir.text import WIDTH, duration, printable, wrap
 from fineflow.obstacles import advice
 from fineflow.options import Options
 from fineflow.watching.fitted import fitted, observed
@@ -86,10 +86,11 @@ class Report:
         """Renders the report as text. width: in columns; words that are longer stay whole."""
         if not self.apps:
             return "No call has ended yet: attach the handler to calls, config={'callbacks': [handler]}."
-        return "\n\n".join(
+        said = (
             "\n".join(line for text in (each.headline, *each.what) for line in wrap("", [text], "    ", width))
             for each in self.apps
         )
+        return printable("\n\n".join(said))
 
     def to_json(self) -> str:
         """Returns the report as JSON: a list of apps, see ``AppReport`` for the keys."""

@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 import fineflow
 from fineflow import Overloaded, Runtime
 from fineflow.runtime.queues.admission import process_admission
+from fineflow.testing import virtual
 from fineflow.testing.gates import Gate, wait_until
 from fineflow.testing.langchain import FakeChat
 
@@ -407,3 +408,12 @@ def test_log_events_have_fields(caplog: pytest.LogCaptureFixture) -> None:
         one.invoke(QUESTION, metadata("acme"))
     (told,) = [record for record in caplog.records if getattr(record, "event", "") == "call"]
     assert (told.tenant, told.error, told.name) == ("acme", None, "fineflow") and told.ran > 0
+
+
+def test_a_runtime_closes_in_virtual_time() -> None:
+    async def use() -> bool:
+        async with Runtime(max_queries=1):
+            found = process_admission().limits.max_queries
+        return found == 1 and process_admission().limits.max_queries is None
+
+    assert virtual.run(use()).value

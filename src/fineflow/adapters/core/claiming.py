@@ -95,9 +95,12 @@ class Claiming:
         check()
         if leaf not in self._leaves or self.bridge.here:  # the loop's thread may not wait for itself
             return self.nobodys_entry(), own()
-        entry, mine = None, True
+        entry, mine, joined = None, True, list[Entry]()
         with suppress(Unreachable):
-            entry, mine = self.bridge.outcome(partial(self._take, leaf, key, usable))
+            left = lambda: bool(joined) and joined[0].left  # noqa: E731
+            entry, mine = self.bridge.outcome(partial(self._take, leaf, key, usable, joined), left)
+        if entry is None and joined and joined[0].cut and self.bridge.over:  # not by a shutdown of the runtime
+            entry, mine = joined[0], False
         if not mine:
             assert entry is not None
             _taken()
@@ -156,6 +159,8 @@ class Claiming:
         if not mine:
             _taken()
             return entry, entry.result()
+        if entry.cut and self.bridge.over:
+            return entry, entry.result()
         try:
             result = await own()
         except BaseException:
@@ -164,17 +169,21 @@ class Claiming:
         self.bridge.post(entry.finish, result)
         return entry, result
 
-    async def _take(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
+    async def _take(self, leaf: str, key: Any, usable: Usable, joined: list[Entry] | None = None) -> tuple[Entry, bool]:
         """Returns the entry for a stock call, finished if it is the graph's, and True if stock has to do the work.
 
-        Runs on the loop of the call.
+        Runs on the loop of the call. joined: for a thread of stock; gets the entry of the graph that it waits for.
         """
         claims, wanted = self.call.claims, self.shadows.arguments(key)
         entry, mine = claims.claim(leaf, wanted, usable)
         if not mine:
-            await entry.wait()
+            if joined is None:
+                await entry.wait()
+            else:
+                joined.append(entry)
+                await entry.wait_for_thread()
             if isinstance(entry.error, asyncio.CancelledError) and claims.closed:
-                return entry, True
+                return entry, not (joined and entry.cut)
             if not entry.for_claims or not usable(entry):  # checked again: it may only now be known
                 return claims.own(leaf, wanted), True
         return entry, mine
@@ -292,10 +301,11 @@ class Claiming:
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         for keys, work in works:
             entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
+            task = call.task(_do(call, leaf, entries, work), 0, 0.0, leaf, None)
             for entry in entries:
-                entry.worker = Side.GRAPH
+                entry.worker, entry.task = Side.GRAPH, task
                 entry.running()
-            begun.append((entries, call.task(_do(call, leaf, entries, work), 0, 0.0, leaf, None)))
+            begun.append((entries, task))
         return begun
 
     def _withdraw(self, leaf: str, begun: Sequence[tuple[Sequence[Entry], asyncio.Task[None]]]) -> None:

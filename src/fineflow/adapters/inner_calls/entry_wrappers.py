@@ -3,18 +3,23 @@
 Around the entry methods of components: inside a user function whose calls run ahead, a call claims its result. Around
 methods of the user's own classes that stock calls: their component calls run ahead. Elsewhere a wrapper reads one
 context variable and calls the method.
+
+Others change classes, too: a mock puts its own function there, and then back what it has found. So nothing here
+remembers that a method is wrapped; each look says whether calls come to the wrapper now, and what nobody would claim
+does not start (``comes_here``).
 """
 
 from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, wraps
+from itertools import count
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import wrapt
 
@@ -36,52 +41,103 @@ watching: ContextVar[Callable[[Any, Any], Begin | None] | None] = ContextVar("fi
 Begin = Callable[[Any, Mapping[str, Any]], "InnerCalls | SleepingCalls | None"]
 """Makes the ``InnerCalls`` of a function called with these arguments; None outside of calls."""
 
-_OWN = "__fineflow_own__"  # attribute of a wrapper: the method in it
-_wrapped: dict[tuple[type, str], set[Any]] = {}
+_WRAPS = "__fineflow_wraps__"  # attribute of a wrapper: its ``_Wraps``
+_numbers = count(1)
 _wrapping = threading.Lock()
 
 
-def claims_of(kind: type, name: str) -> None:
-    """Makes calls of a component's method claim what runs ahead, from now on."""
-    _wrap(kind, name, _claimed, _aclaimed)
+class _Wraps(NamedTuple):
+    """What a wrapper is. own: the method in it. made: what made it. since: its number; later ones have higher ones."""
+
+    wrapper: FunctionType
+    own: Any
+    made: Any
+    since: int
+
+
+def claims_of(kind: type, name: str) -> int | None:
+    """Makes calls of a component's method claim what runs ahead, from now on. Returns what ``wrap_method`` does."""
+    return _wrap(kind, name, _claimed, _aclaimed)
+
+
+def comes_here(component: Any, name: str, *, before: int | None) -> bool:
+    """Returns True if stock's call of a component would claim: none may start ahead otherwise.
+
+    It would not where the object or its class has a method of somebody else's, such as a mock. before: the number
+    (``latest``) of the moment when stock began to run the function that makes the call, None if it has not: the
+    function may have loaded a method that was wrapped later (``chain.batch([other.invoke(x)])`` loads ``batch`` first).
+    """
+    if name in getattr(component, "__dict__", ()):
+        return False
+    since = claims_of(type(component), name)
+    return since is not None and (before is None or since <= before)
+
+
+def latest() -> int:
+    """Returns a number that wrappers made from now on exceed."""
+    return next(_numbers)
 
 
 def looks_through(kind: type, name: str) -> None:
     """Makes component calls inside a method of the user's class run ahead, for objects in ``Shadows.inside``."""
-    _wrap(kind, name, _looking, _alooking)
+    _wrap(kind, name, _looking, _alooking, anybodys=True)  # nothing claims by it
 
 
 def wrap_method(
     kind: type, name: str, made: Callable[[Any, str], Any], awaiting: Callable[[Any, str], Any] | None = None
-) -> None:
-    """Puts a wrapper around a method, once, in the class that defines it.
+) -> int | None:
+    """Puts a wrapper around a method, unless there is one, in the class that defines it.
 
-    made: makes it of method and name. awaiting: the same for a coroutine function.
+    made: makes it of method and name. awaiting: the same for a coroutine function. Returns the number of the wrapper;
+    None if calls of the method do not come to it.
     """
-    _wrap(kind, name, made, awaiting or made)
+    return _wrap(kind, name, made, awaiting or made)
 
 
-def _wrap(kind: type, name: str, sync: Any, awaiting: Any) -> None:
-    """Wraps a method once, in the class that defines it.
+def _wrap(kind: type, name: str, sync: Any, awaiting: Any, *, anybodys: bool = False) -> int | None:
+    """Does what ``wrap_method`` says. anybodys: also for a method that was not written in the class.
 
     By a plain function: what ``wrapt`` makes would be another object at each look at the class, and plans compare
     methods by identity.
     """
     owner = next((each for each in kind.__mro__ if name in vars(each)), None)
-    if owner is None or sync in _wrapped.get((owner, name), ()):
-        return
+    if owner is None:
+        return None
+    if (since := _since(owner, name, sync)) is not None:
+        return since
     with _wrapping:
-        done, own = _wrapped.setdefault((owner, name), set()), vars(owner)[name]
-        if sync not in done and isinstance(own, FunctionType | wrapt.FunctionWrapper):
-            done.add(sync)
-            put(owner, name, own, (awaiting if inspect.iscoroutinefunction(own) else sync)(own, name))
+        own, since = vars(owner)[name], _since(owner, name, sync)
+        if since is None and isinstance(own, FunctionType | wrapt.FunctionWrapper):
+            if not (anybodys or _of_class(own, owner, name)):
+                return None
+            since = put(owner, name, own, (awaiting if inspect.iscoroutinefunction(own) else sync)(own, name), sync)
+    return since
 
 
-def put(owner: type, name: str, own: Any, wrapper: Any) -> None:
-    """Puts a wrapper of a method into its class; ``own_function`` finds the method again."""
-    made = wraps(own)(wrapper)
-    made.__dict__[_OWN] = own
-    setattr(owner, name, made)
+def _layers(found: Any) -> Iterator[Any]:
+    """Yields a method of a class and what is in it, as far as wrappers of ours and of instrumentation tell."""
+    while callable(found):  # LlamaIndex sets the attribute of models' methods to True
+        yield found
+        found = getattr(found, "__wrapped__", None)
+
+
+def _since(owner: type, name: str, made: Any) -> int | None:
+    marks = (_mark(each) for each in _layers(vars(owner).get(name)))
+    return next((mark.since for mark in marks if mark is not None and mark.made is made), None)
+
+
+def _of_class(found: Any, owner: type, name: str) -> bool:
+    """Returns True for a method that was written in the class, also in wrappers that say so."""
+    *_, own = [None, *_layers(found)]
+    return isinstance(own, FunctionType) and own.__qualname__ == f"{owner.__qualname__}.{name}"
+
+
+def put(owner: type, name: str, own: Any, wrapper: Any, made: Any = None) -> int:
+    """Puts a wrapper of a method into its class; ``own_function`` finds the method again. Returns its number."""
+    wrapper = wraps(own)(wrapper)
+    mark = wrapper.__dict__[_WRAPS] = _Wraps(wrapper, own, made, next(_numbers))
+    setattr(owner, name, wrapper)
+    return mark.since
 
 
 def own_function(found: Any) -> Any:
@@ -93,7 +149,13 @@ def own_function(found: Any) -> Any:
 
 def wrapped(found: Any) -> Any:
     """Returns what a wrapper of this module calls; None if it is no such wrapper."""
-    return found.__dict__.get(_OWN) if type(found) is FunctionType else None
+    mark = _mark(found)
+    return None if mark is None else mark.own
+
+
+def _mark(found: Any) -> _Wraps | None:
+    mark = found.__dict__.get(_WRAPS) if type(found) is FunctionType else None
+    return mark if mark is not None and mark.wrapper is found else None  # ``functools.wraps`` copies attributes
 
 
 def _claimed(own: Any, name: str) -> Any:

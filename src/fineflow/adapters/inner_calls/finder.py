@@ -355,6 +355,7 @@ class CallFinder:
                 raise Stop(f"streams a {type(obj).__name__}, which may have side effects")
             self._walk.beside = self._walk.beside or sure
             return self._missing(obj, name, args, named)
+        claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)  # before stock loads the method
         if not (sure and known and self._walk.real(key) and self._configured(args, named)):
             self.blocked = True
             if not reads_only:
@@ -418,7 +419,6 @@ class CallFinder:
             if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
                 found.met = found.walked = True
                 return found
-        claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         self.calls.append(made)
         return made

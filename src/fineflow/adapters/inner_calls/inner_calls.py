@@ -31,7 +31,7 @@ from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.components import QUEUED, Components
-from fineflow.adapters.inner_calls.entry_wrappers import active
+from fineflow.adapters.inner_calls.entry_wrappers import active, comes_here, latest
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
@@ -94,6 +94,7 @@ class InnerCalls:
         self._limits: _Limits = {}
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
+        self._ran: int | None = None  # number of entry wrappers when stock began to run the function
         self._due = False  # another walk is scheduled
         self._results = 0  # that have arrived since the last walk
         self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
@@ -130,6 +131,7 @@ class InnerCalls:
             self._due = True
         else:
             self.look()
+        self._ran = latest()
 
     @property
     def claims(self) -> bool:
@@ -200,6 +202,8 @@ class InnerCalls:
         several = self._several()
         for call in self._waiting:
             if running < self._bound(call) and not (call.begun or call.taken) and (several or self._gains(call)):
+                if not comes_here(call.component, call.name, before=self._ran):
+                    continue
                 call.begun = True
                 self._begin(call)
                 running += call.ahead is not None

@@ -136,7 +136,8 @@ def _together(own: Any, name: str) -> Any:
         bound, here = own.__get__(model, type(model)), under_way.get()
         if here is None or not _may_run_ahead(model, messages, here):
             return bound(messages, *args, **named)
-        wrap_method(type(model), "_generate", _one)
+        if wrap_method(type(model), "_generate", _one) is None:
+            return bound(messages, *args, **named)
         several = _Several(model, messages, here)
         before = _several.set(several)
         try:

@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.runnables.config import var_child_runnable_config
 from langgraph._internal._constants import CONFIG_KEY_TASK_ID
+from langgraph._internal._runnable import RunnableCallable
 from langgraph.pregel._loop import PregelLoop
 
 from fineflow.adapters.core.claiming import Claiming, under_way
@@ -67,7 +68,8 @@ def _begin(loop: Any, nodes: Mapping[str, NodeFacts]) -> None:
             looking.ahead = AheadOfNodes(here, loop, nodes, here.shadows.losses)
             setattr(loop, _HELD, looking.ahead)
     ahead: AheadOfNodes | None = loop.__dict__.get(_HELD)
-    if ahead is not None:
+    claimed = here.shadows.enters(RunnableCallable) and wrap_method(PregelLoop, "put_writes", _writing) is not None
+    if ahead is not None and claimed:
         ahead.begin_superstep()
 
 

@@ -63,6 +63,8 @@ class Turn:
             return
         self._ids.add(number)
         early = self._turns.early(name)
+        if early is not None and not (self._here.shadows.enters(type(early.tool)) and install()):
+            early = None
         if early is not None and early.searches:
             only_reads = self._search(early, message, call)
             message.guarded = message.guarded or (early.guards and not only_reads)
@@ -221,10 +223,9 @@ def _aasking(own: Any, name: str) -> Any:
     return method
 
 
-def install() -> None:
-    """Notes the ids of calls, from now on."""
-    wrap_method(BaseTool, "run", _asking, _aasking)
-    wrap_method(BaseTool, "arun", _asking, _aasking)
+def install() -> bool:
+    """Notes the ids of calls, from now on. Returns False where somebody else's method is in the way."""
+    return None not in [wrap_method(BaseTool, name, _asking, _aasking) for name in ("run", "arun")]
 
 
 def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any]) -> dict[str, Any]:

@@ -98,6 +98,11 @@ class GraphShadows(Shadows):
     def hold(self, obj: Any) -> bool:
         return self.shadow is obj
 
+    def enters(self, kind: type) -> bool:
+        """Returns True if stock's calls of steps of a class come here: else nobody would claim what starts early."""
+        own = [(each, name) for each, name in _CALLED if issubclass(kind, each)]
+        return all(wrap_method(each, name, _visiting, _avisiting) is not None for each, name in own)
+
     def in_place_of(self, here: Claiming, step: Any) -> Any:
         """Returns what runs in place of a step: a copy whose functions are looked through, or the step itself."""
         alone = self._counting and self._calls_count(step, here)

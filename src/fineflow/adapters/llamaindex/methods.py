@@ -209,12 +209,15 @@ def _with_cell(function: FunctionType, name: str, value: Any) -> FunctionType:
     )
     made.__kwdefaults__ = function.__kwdefaults__
     _named(made, function)
+    if callable(getattr(function, "__wrapped__", None)):  # spans report the arguments by the names of the method in it
+        made.__dict__["__wrapped__"] = value
     return made
 
 
 @lru_cache(maxsize=1024)
 def _signature(function: FunctionType) -> inspect.Signature:
-    return inspect.signature(function, follow_wrapped=False)
+    # LlamaIndex sets ``__wrapped__`` of models' methods to True.
+    return inspect.signature(function, follow_wrapped=callable(getattr(function, "__wrapped__", None)))
 
 
 def _named(function: Any, like: FunctionType) -> Any:

@@ -105,15 +105,13 @@ class OptimizedRetriever(Optimized):
 class OptimizedSynthesizer(Optimized):
     """Response synthesizer that runs ahead."""
 
-    def synthesize(self, query: Any, nodes: Any, additional_source_nodes: Any = None, **response_kwargs: Any) -> Any:
-        args = (query, nodes, additional_source_nodes)
-        return self._self_part_call(SYNTHESIZE, "synthesize", query, args, response_kwargs)
+    def synthesize(self, query: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
+        args = (query, nodes, *args)
+        return self._self_part_call(SYNTHESIZE, "synthesize", query, args, kwargs)
 
-    async def asynthesize(
-        self, query: Any, nodes: Any, additional_source_nodes: Any = None, **response_kwargs: Any
-    ) -> Any:
-        args = (query, nodes, additional_source_nodes)
-        return await self._self_part_acall(SYNTHESIZE, "asynthesize", query, args, response_kwargs)
+    async def asynthesize(self, query: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
+        args = (query, nodes, *args)
+        return await self._self_part_acall(SYNTHESIZE, "asynthesize", query, args, kwargs)
 
 
 class OptimizedQueryEngine(Optimized):
@@ -134,13 +132,13 @@ class OptimizedQueryEngine(Optimized):
     async def aretrieve(self, query_bundle: Any) -> Any:
         return await self._self_part_acall(RETRIEVE, "aretrieve", query_bundle, (query_bundle,), {})
 
-    def synthesize(self, query_bundle: Any, nodes: Any, additional_source_nodes: Any = None) -> Any:
-        args = (query_bundle, nodes, additional_source_nodes)
-        return self._self_part_call(SYNTHESIZE, "synthesize", query_bundle, args, {})
+    def synthesize(self, query_bundle: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
+        args = (query_bundle, nodes, *args)
+        return self._self_part_call(SYNTHESIZE, "synthesize", query_bundle, args, kwargs)
 
-    async def asynthesize(self, query_bundle: Any, nodes: Any, additional_source_nodes: Any = None) -> Any:
-        args = (query_bundle, nodes, additional_source_nodes)
-        return await self._self_part_acall(SYNTHESIZE, "asynthesize", query_bundle, args, {})
+    async def asynthesize(self, query_bundle: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
+        args = (query_bundle, nodes, *args)
+        return await self._self_part_acall(SYNTHESIZE, "asynthesize", query_bundle, args, kwargs)
 
 
 class OptimizedChatEngine(Optimized):

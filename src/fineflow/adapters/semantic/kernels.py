@@ -80,10 +80,11 @@ def decode(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def parse(p: Primitive, args: Args, run: Execution) -> Any:
-    if p.component.quick:
+    value = _plain(args["text"])
+    if p.component.quick(value):
         with _named(p):
-            return p.component(_plain(args["text"]))
-    return _working(p, run, lambda: in_thread(lambda: p.component(_plain(args["text"]))))
+            return p.component(value)
+    return _working(p, run, lambda: in_thread(lambda: p.component(value)))
 
 
 def _plain(value: Any) -> Any:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-_SHOWN = 80  # characters of a text in messages
-_FENCE = re.compile(r"```[\w-]*\s*\n(.*?)```", re.DOTALL)
+from fineflow.errors import shown
+from fineflow.runtime.first_json import parsed_json
+
+_LONG = 10_000  # characters that are read in a thread, not on the loop that serves all calls
 _STEP = re.compile(r"\.?([A-Za-z_][\w-]*)|\[\s*(-?\d+)\s*\]|\[\s*(\*)\s*\]|\[\s*'([^']*)'\s*\]|\[\s*\"([^\"]*)\"\s*\]")
 
 
 class Transform(Protocol):
-    """A function of a value. Equal transforms do the same. name: shown in plans. quick: True if it may run inline."""
+    """A function of a value. Equal transforms do the same. name: shown in plans."""
 
     @property
     def name(self) -> str: ...
 
-    @property
-    def quick(self) -> bool: ...
+    def quick(self, value: Any) -> bool:
+        """Returns True if it may run inline."""
+        ...
 
     def __call__(self, value: Any) -> Any: ...
 
@@ -32,15 +34,17 @@ class Regex:
     pattern: re.Pattern[str]
     group: int | str
     name = "regex"
-    quick = False  # some expressions take very long on some texts
+
+    def quick(self, value: Any) -> bool:
+        return False  # some expressions take very long on some texts
 
     def __call__(self, value: Any) -> str:
         found = self.pattern.search(_text(value, self.name))
         if found is None:
-            raise ValueError(f"{self.pattern.pattern!r} was not found in {_shown(value)}")
+            raise ValueError(f"{self.pattern.pattern!r} was not found in {shown(value)}")
         part = found[self.group]
         if part is None:
-            raise ValueError(f"group {self.group!r} of {self.pattern.pattern!r} has no part in {_shown(value)}")
+            raise ValueError(f"group {self.group!r} of {self.pattern.pattern!r} has no part in {shown(value)}")
         return part
 
 
@@ -69,7 +73,9 @@ class JsonPath:
 
     path: str
     name = "json"
-    quick = True
+
+    def quick(self, value: Any) -> bool:
+        return not isinstance(value, str) or len(value) <= _LONG
 
     def __call__(self, value: Any) -> Any:
         data = parsed_json(value) if isinstance(value, str) else value
@@ -97,32 +103,15 @@ def _at(data: Any, path: list[str | int], where: str) -> Any:
     step, rest = path[0], path[1:]
     if step == "[*]":
         if not isinstance(data, list):
-            raise ValueError(f"expected a list at {where}, found {_shown(data)}")
+            raise ValueError(f"expected a list at {where}, found {shown(data)}")
         return [_at(item, rest, f"{where}[{i}]") for i, item in enumerate(data)]
     if isinstance(step, int):
         if not isinstance(data, list) or not -len(data) <= step < len(data):
-            raise ValueError(f"expected a list with an item {step} at {where}, found {_shown(data)}")
+            raise ValueError(f"expected a list with an item {step} at {where}, found {shown(data)}")
         return _at(data[step], rest, f"{where}[{step}]")
     if not isinstance(data, dict) or step not in data:
-        raise ValueError(f"expected an object with {step!r} at {where}, found {_shown(data)}")
+        raise ValueError(f"expected an object with {step!r} at {where}, found {shown(data)}")
     return _at(data[step], rest, f"{where}.{step}")
-
-
-def parsed_json(text: str) -> Any:
-    """Returns the first JSON object or list in a text, else the text as JSON. Raises ValueError if there is none."""
-    fenced = _FENCE.search(text)
-    for candidate in (text.strip(), *([fenced[1].strip()] if fenced else [])):
-        try:
-            return json.loads(candidate)
-        except ValueError:
-            continue
-    decoder = json.JSONDecoder()
-    for start in re.finditer(r"[{\[]", text):
-        try:
-            return decoder.raw_decode(text, start.start())[0]
-        except ValueError:
-            continue
-    raise ValueError(f"expected JSON, found {_shown(text)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +119,9 @@ class Function:
     """A plain function of the user's; it runs in a worker thread."""
 
     function: Callable[[Any], Any]
-    quick = False
+
+    def quick(self, value: Any) -> bool:
+        return False
 
     @property
     def name(self) -> str:
@@ -146,7 +137,9 @@ class Parsed:
 
     parser: Any
     name = "parse"
-    quick = False
+
+    def quick(self, value: Any) -> bool:
+        return False
 
     def __call__(self, value: Any) -> Any:
         validate = getattr(self.parser, "model_validate", None)
@@ -167,8 +160,3 @@ def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{what} expected a text, got {type(value).__name__}")
     return value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

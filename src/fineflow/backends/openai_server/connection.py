@@ -8,14 +8,26 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import openai
 
 from fineflow.errors import BackendError, RequestError
 
 _LOOK_SECONDS = 10.0  # timeout of the request for the list of models
+_SHOWN = 200  # characters of an error that are shown
 _UNSERVED = (401, 403, 404)  # errors that concern every request to the server, not one request
+
+
+def without_secrets(url: str) -> str:
+    """Returns a URL for messages: without the user, the password and the query, which may hold a key."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return url
+    host = parts.netloc.rpartition("@")[2]
+    shown = urlunsplit((parts.scheme, f"…@{host}" if "@" in parts.netloc else host, parts.path, "", ""))
+    return f"{shown}?…" if parts.query else shown
 
 
 @dataclass(slots=True)
@@ -64,22 +76,37 @@ class Connection:
         if self.vllm is None:
             try:
                 page = await client.models.list(timeout=_LOOK_SECONDS)
-            except openai.APIStatusError:  # it has no list of models, or refuses to send it
+                self.vllm = any(getattr(each, "owned_by", None) == "vllm" for each in page.data)
+            except openai.APIConnectionError:
+                raise
+            except Exception:  # it has no list of models, refuses to send it, or sends something else, such as a page
                 self.vllm = False
-            else:
-                self.vllm = any(each.owned_by == "vllm" for each in page.data)
         return self.vllm
 
     async def served(self) -> tuple[str, ...]:
-        """Returns the names of the models. Raises ``openai.APIError``."""
-        page = await self.client().models.list(timeout=_LOOK_SECONDS)
-        return tuple(each.id for each in page.data)
+        """Returns the names of the models. Raises ``openai.APIError``; BackendError for what is no list of models."""
+        try:
+            page = await self.client().models.list(timeout=_LOOK_SECONDS)
+            return tuple(each.id for each in page.data)
+        except openai.APIError:
+            raise
+        except Exception as error:
+            raise BackendError(
+                f"expected a list of models from {self.address}, which sent something else ({described(error)}); "
+                "is the address right? Else say which model: fineflow.engine(url, model=...)"
+            ) from error
 
     async def aclose(self) -> None:
         """Closes the connections of this event loop, except those of an HTTP client that the user passed in."""
         client, self._client = self._client, None
         if client is not None and self._loop is asyncio.get_running_loop() and "http_client" not in self.options:
             await client.close()
+
+
+def described(error: Exception) -> str:
+    """Returns the kind and the beginning of the message of an error."""
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
 def failures() -> tuple[type[Exception], ...]:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, RequestError, shown
 from fineflow.protocols import Delta, TokenLogprob
 
 UNKNOWN = -1
@@ -25,35 +25,47 @@ async def deltas(chunks: AsyncIterator[Any]) -> AsyncGenerator[Delta, None]:
     count, calls = 0, dict[int, list[str]]()
     async for chunk in chunks:
         usage = getattr(chunk, "usage", None) or usage
-        for choice in chunk.choices[:1]:
+        for choice in (getattr(chunk, "choices", None) or ())[:1]:
             _gather(choice, calls)
             delta = _delta(choice)
             count += len(delta.tokens)
+            if last is not None and (last.text or last.tokens):  # the server has more to say after all
+                yield replace(last, finish_reason=None)
             if delta.finish_reason is not None:
-                last = replace(delta, text=delta.text + _written(calls))
+                last = delta
+            elif last is not None:
+                last = replace(delta, finish_reason=last.finish_reason)
             elif delta.text or delta.tokens:
                 yield delta
     if last is None:
         raise BackendError("the server ended the stream before the end of the answer; call again")
+    last = replace(last, text=last.text + _written(calls))
     if usage is not None:
         details = getattr(usage, "prompt_tokens_details", None)
-        missing = max((usage.completion_tokens or 0) - count, 0)
+        missing = max(_count(usage, "completion_tokens") - count, 0)
         last = replace(
             last,
             tokens=(*last.tokens, *[UNKNOWN] * missing),
-            prompt_tokens=usage.prompt_tokens or 0,
-            cached_tokens=(details and details.cached_tokens) or 0,
+            prompt_tokens=_count(usage, "prompt_tokens"),
+            cached_tokens=_count(details, "cached_tokens"),
         )
     yield last
 
 
+def _count(usage: Any, name: str) -> int:
+    found = getattr(usage, name, None)
+    return found if isinstance(found, int) else 0
+
+
 def _delta(choice: Any) -> Delta:
     chat = getattr(choice, "delta", None)
-    text = (choice.text if chat is None else chat.content) or ""
+    text = getattr(*((choice, "text") if chat is None else (chat, "content")), None) or ""
+    if not isinstance(text, str):
+        raise BackendError(f"the server sent {shown(text)} where the text of the answer was expected")
     ids = getattr(choice, "token_ids", None) or ()
-    logprobs = _logprobs(choice.logprobs)
+    logprobs = _logprobs(getattr(choice, "logprobs", None))
     tokens = tuple(ids) or (UNKNOWN,) * (len(logprobs) or bool(text))
-    reason = choice.finish_reason
+    reason = getattr(choice, "finish_reason", None)
     return Delta(text, tokens, reason and ("length" if reason == "length" else "stop"), logprobs=logprobs)
 
 
@@ -86,6 +98,11 @@ def _gather(choice: Any, calls: dict[int, list[str]]) -> None:
 def _written(calls: dict[int, list[str]]) -> str:
     texts = []
     for _, (name, arguments) in sorted(calls.items()):
-        tool_call = {"name": name, "arguments": json.loads(arguments or "{}")}
+        try:
+            tool_call = {"name": name, "arguments": json.loads(arguments or "{}")}
+        except (ValueError, RecursionError) as error:
+            raise RequestError(
+                f"the model called {name} with arguments that are no JSON: {shown(arguments)}; call again"
+            ) from error
         texts.append(f"\n<tool_call>\n{json.dumps(tool_call)}\n</tool_call>")
     return "".join(texts).removeprefix("\n")

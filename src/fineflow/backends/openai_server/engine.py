@@ -15,15 +15,19 @@ from urllib.parse import urlsplit
 import openai
 
 from fineflow.backends.openai_server import requests
-from fineflow.backends.openai_server.connection import Connection, backend_error, failures
+from fineflow.backends.openai_server.connection import Connection, backend_error, described, failures, without_secrets
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
-from fineflow.errors import RequestError
+from fineflow.errors import BackendError, RequestError
 from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime import events
 
 _OPTIONS = frozenset(inspect.signature(openai.AsyncOpenAI).parameters) - {"base_url"}
+
+
+def _shown(url: Any) -> str:
+    return repr(without_secrets(url) if isinstance(url, str) else url)
 
 
 def _check(base_url: Any, options: Mapping[str, Any]) -> None:
@@ -33,9 +37,9 @@ def _check(base_url: Any, options: Mapping[str, Any]) -> None:
     except ValueError:  # invalid port
         good = False
     if not good:
-        raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {base_url!r}")
+        raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {_shown(base_url)}")
     if base_url.rstrip("/").endswith("/completions"):
-        raise ValueError(f"expected the address before /chat/completions or /completions; got {base_url!r}")
+        raise ValueError(f"expected the address before /chat/completions or /completions; got {_shown(base_url)}")
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(
             f"there is no option {', '.join(sorted(unknown))}; options are those of openai.AsyncOpenAI: "
@@ -120,7 +124,7 @@ class OpenAIServerEngine:
         return f"{model}@{self.connection.address}" if model else self.connection.address
 
     def __repr__(self) -> str:
-        return f"OpenAIServerEngine({self.connection.url!r}, {self.model!r})"
+        return f"OpenAIServerEngine({without_secrets(self.connection.url)!r}, {self.model!r})"
 
     def render_chat(
         self,
@@ -199,12 +203,27 @@ class OpenAIServerEngine:
             if self.priority:
                 requests.add(body, {"priority": -priority})
             resource: Any = client.chat.completions if "messages" in body else client.completions
-            chunks = await resource.create(model=await self._model(), **body)
-            async with chunks, aclosing(deltas(chunks)) as found:
+            model = await self._model()
+            async with aclosing(self._answer(resource, {"model": model, **body})) as found:
                 async for delta in found:
                     yield delta
         except failures() as error:
             raise backend_error(self.name, error) from error
+
+    async def _answer(self, resource: Any, body: Mapping[str, Any]) -> AsyncGenerator[Delta, None]:
+        """Yields the deltas of an answer. BackendError for one that is not of OpenAI's form."""
+        try:
+            chunks = await resource.create(**body)
+            async with chunks, aclosing(deltas(chunks)) as found:
+                async for delta in found:
+                    yield delta
+        except Exception as error:
+            if isinstance(error, (BackendError, *failures())):
+                raise
+            raise BackendError(
+                f"expected a streamed answer of OpenAI's form from {self.name}, which sent something else "
+                f"({described(error)}); is {self.connection.address} such a server?"
+            ) from error
 
     async def _model(self) -> str:
         if self.model is None:

@@ -58,7 +58,8 @@ class Entry:
     makes the component stream. worker: the side that does the work. component: the object that does it for the graph.
     reports: see ``Reports``; None if there are none. whole: the sum of the pieces, computed on first use.
     slot: of the component's call (``query.Slot``). stamps, number: where the graph's trace records a claim; stamps is
-    None after the claim.
+    None after the claim. task: does the work. held: threads of stock that wait for it. left: the call has ended, and
+    left the work to these.
     """
 
     __slots__ = (
@@ -71,8 +72,10 @@ class Entry:
         "error",
         "for_graph",
         "for_stock",
+        "held",
         "in_pieces",
         "key",
+        "left",
         "number",
         "reports",
         "shared",
@@ -80,6 +83,7 @@ class Entry:
         "stamps",
         "state",
         "stream",
+        "task",
         "value",
         "whole",
         "worker",
@@ -102,6 +106,9 @@ class Entry:
         self.slot: Any = None
         self.stamps: Stamps | None = None
         self.number = 0
+        self.task: asyncio.Task[Any] | None = None
+        self.held = 0
+        self.left = False
         self._loop = loop
         self._trace: TracebackType | None = None
         self._future: asyncio.Future[Any] | None = None
@@ -188,12 +195,27 @@ class Entry:
             future.set_exception(self.error)
             future.exception()  # mark as retrieved: stock may stop before it asks
 
+    @property
+    def cut(self) -> bool:
+        """True if the component had been called when the end of the call cancelled it: stock must not call it again."""
+        return self.state is State.FAILED and isinstance(self.error, asyncio.CancelledError)
+
     async def wait(self) -> None:
         """Returns when the work is over."""
         if not self.over:
             waiter: asyncio.Future[None] = self._loop.create_future()
             self._waiters += (waiter,)
             await waiter
+
+    async def wait_for_thread(self) -> None:
+        """``wait`` for a thread of stock, which goes on after the end of the call as the component itself would."""
+        self.held += 1
+        try:
+            await self.wait()
+        finally:
+            self.held -= 1
+            if self.left and not self.held and not self.over and self.task is not None:
+                self.task.cancel()
 
     def result(self) -> Any:
         """Returns the result of work that is over. Raises what the work raised."""
@@ -328,14 +350,27 @@ class Claims:
         """Returns the entries that the graph requested and stock never claimed."""
         return [entry for entry in self._all() if entry.for_graph and not entry.for_stock] if self._entries else []
 
-    def close(self) -> None:
-        """Ends the call: cancels all waits for the graph's work, and drops the values."""
+    def close(self, *, stopped: bool = False) -> set[asyncio.Task[Any]]:
+        """Ends the call: cancels all waits for the graph's work, and drops the values.
+
+        Returns the tasks of work that goes on: a thread of stock waits for it, which nothing ends before its component
+        has returned. In stock, too, it runs to its end. stopped: by a deadline or the caller; then only the user's
+        functions go on, which nothing can interrupt.
+        """
         self.closed = True
         if not self._entries:
-            return
+            return set()
         entries = list(self._all())
         self._entries = {}
+        going_on = set[asyncio.Task[Any]]()
         for entry in entries:
+            waited_for = entry.held and entry.task is not None and entry.state is State.RUNNING and entry.stream is None
+            if waited_for and not (stopped and entry.component is not None):
+                assert entry.task is not None
+                entry.left = True
+                going_on.add(entry.task)
+                continue
             entry.fail(asyncio.CancelledError())
             if entry.stream is not None:
                 entry.stream.close(asyncio.CancelledError())
+        return going_on

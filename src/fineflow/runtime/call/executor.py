@@ -320,7 +320,7 @@ class Execution(Values):
             entry.in_pieces, entry.stream = True, Stream()
         entry.worker = Side.GRAPH
         try:
-            self._task(produce(self, p, entry, start, in_slot), p, stamp)
+            entry.task = self._task(produce(self, p, entry, start, in_slot), p, stamp)
         except BaseException as error:  # no task will do the work: its waiters must not wait forever
             entry.worker = None
             entry.fail(error)
@@ -356,9 +356,9 @@ class Execution(Values):
         slot = self.call.slot(None, limited_component(p.component)) if in_slot else None
         return self.call.spawn(work, level, path=path, slot=slot, name=p.name, stamp=stamp)
 
-    def _task(self, work: Coroutine[Any, Any, None], p: Primitive, stamp: Stamp) -> None:
+    def _task(self, work: Coroutine[Any, Any, None], p: Primitive, stamp: Stamp) -> asyncio.Task[None]:
         level, path = self._when(p)
-        self.call.task(work, level, path, p.name, stamp)
+        return self.call.task(work, level, path, p.name, stamp)
 
     def _when(self, p: Primitive) -> tuple[int, float]:
         """Returns the depth of ``p`` and the predicted seconds to the end of the call."""

@@ -187,13 +187,16 @@ class Call:
         """Drops the context when the graph is finished: it is not needed while stock catches up."""
         self.context = _NOTHING
 
-    def close(self) -> Summary:
-        """Cancels the running tasks, without waiting for them, and drops all values."""
+    def close(self, *, stopped: bool = False) -> Summary:
+        """Cancels the running tasks, without waiting for them, and drops all values. stopped: see ``Claims.close``."""
         summary = self.summary()
+        going_on = self.claims.close(stopped=stopped)
         for task in tuple(self.tasks):
-            task.cancel()
+            if task in going_on:
+                del self.tasks[task]
+            else:
+                task.cancel()
         _cancel(self.stocks)
-        self.claims.close()
         # The context of a task that user code leaves behind may keep the call alive for long.
         self.waiting.clear()
         self.fed.clear()
@@ -205,7 +208,7 @@ class Call:
     def stop(self) -> None:
         """Does the same as ``close`` and cancels opaque steps: the caller was cancelled while stock waits for them."""
         _cancel(self.steps)
-        self.close()
+        self.close(stopped=True)
 
     async def aclose(self) -> Summary:
         """Closes the call and waits until its tasks have stopped, even if the caller is cancelled."""

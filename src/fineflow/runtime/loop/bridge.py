@@ -59,13 +59,16 @@ class Bridge:
         with suppress(RuntimeError):  # the loop is closed: the call is over
             self._loop.call_soon_threadsafe(function, *args)
 
-    def outcome(self, make: Callable[[], Awaitable[T]]) -> T:
-        """Awaits ``make()`` on the loop and returns the result. Raises its exception, the same object; Unreachable."""
+    def outcome(self, make: Callable[[], Awaitable[T]], goes_on: Callable[[], bool] = lambda: False) -> T:
+        """Awaits ``make()`` on the loop and returns the result. Raises its exception, the same object; Unreachable.
+
+        goes_on: returns True if the end of the call does not end this.
+        """
         work = Submission(make, self._loop)
         with silent_at_exit:
             try:
                 work.start()
-                return work.wait(self._lost)
+                return work.wait(lambda: self._lost(over=not goes_on()))
             except asyncio.CancelledError:  # the loop was shut down
                 raise Unreachable from None
             finally:
@@ -102,9 +105,9 @@ class Bridge:
             if limit is not None and taken:
                 self.post(limit.release)
 
-    def _lost(self) -> bool:
-        """Returns True if the call is over, or its loop is closed or stuck."""
-        if self._call.claims.closed:
+    def _lost(self, *, over: bool = True) -> bool:
+        """Returns True if the call is over, or its loop is closed or stuck. over: the former counts."""
+        if over and self._call.claims.closed:
             return True
         responds = threading.Event()
         try:

@@ -117,9 +117,14 @@ def engine_loop() -> asyncio.AbstractEventLoop:
     return current_runtime().loop
 
 
+def on_runtime_thread() -> bool:
+    """Returns True on the thread of the runtime's loop, where only its own work runs."""
+    return _runtime is not None and threading.get_ident() == _runtime.ident
+
+
 def on_engine_loop() -> bool:
     """Returns True on a thread that must not block: the runtime's, or that of a running loop that hosts engines."""
-    if _runtime is not None and threading.get_ident() == _runtime.ident:
+    if on_runtime_thread():
         return True
     loop = asyncio._get_running_loop()
     return loop is not None and loop in _hosts

@@ -25,7 +25,7 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import run_async, run_sync
 from fineflow.runtime.queues.engine_queue import SETTLE_ITERATIONS, EngineQueue, EngineRequest
 from fineflow.runtime.queues.next_request import BatchPause
-from fineflow.runtime.queues.placement import Instance, idlest, in_service, none_left
+from fineflow.runtime.queues.placement import Instance, blame, idlest, in_service, none_left
 from fineflow.runtime.queues.policy import Policy, Waiting, by_start
 from fineflow.runtime.queues.registry import shared_queue
 from fineflow.runtime.queues.request_context import waiting_record
@@ -48,7 +48,7 @@ class _Request(EngineRequest):
         self.begun: float | None = None  # when its first batch began
         self.missing = len(items)
         self.results: list[Any] = [None] * len(items)
-        self.moved = False  # to another instance, after one was lost
+        self.failed: Instance | None = None  # that has failed at it
         self.done: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
 
     def take(self, count: int) -> list[int]:
@@ -226,9 +226,7 @@ class BatchQueue(EngineQueue[_Request]):
             request.begun = start if request.begun is None else request.begun
         failed = True
         try:
-            results = await instance.engine.execute(op, items)
-            if len(results) != len(items):
-                raise BackendError(f"engine {instance.name!r} gave {len(results)} results for {len(items)} items")
+            results = await self._results(instance, op, items)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -237,10 +235,18 @@ class BatchQueue(EngineQueue[_Request]):
             stopped = BackendError(f"engine {instance.name!r} cancelled a batch; was it closed while in use?")
             stopped.__cause__ = error
             self._failed(batch, instance, stopped)
+        except Exception as error:
+            of_all = isinstance(error, BackendError) and not isinstance(error, RequestError)
+            if of_all or len(batch) == 1:
+                self._failed(batch, instance, error)
+            else:  # one of them may be the cause
+                for each in batch:
+                    await self._apart(each, op, instance)
         except BaseException as error:  # even a KeyboardInterrupt must not end the shared loop
             self._failed(batch, instance, error)
         else:
             failed = False
+            instance.worked(start)
             costs.observe(self.engine.name, op, len(items), events.now() - start)
             offset = 0
             for request, taken in batch:
@@ -259,20 +265,44 @@ class BatchQueue(EngineQueue[_Request]):
                 times, place = (request.queued, start, end), (len(taken), number, request.origin)
                 events.report(events.Interval(instance.name, request.label, *times, *place, **about))
 
+    @staticmethod
+    async def _results(instance: Instance, op: Op, items: Sequence[Any]) -> Sequence[Any]:
+        results: Sequence[Any] = await instance.engine.execute(op, items)
+        if len(results) != len(items):
+            raise BackendError(f"engine {instance.name!r} gave {len(results)} results for {len(items)} items")
+        return results
+
+    async def _apart(self, each: tuple[_Request, list[int]], op: Op, instance: Instance) -> None:
+        """Executes one request of a batch that failed as a whole."""
+        request, taken = each
+        if request.done.done():
+            return
+        try:
+            results = await self._results(instance, op, [request.items[index] for index in taken])
+        except asyncio.CancelledError as error:
+            self._fail([each], error)
+            raise
+        except BaseException as error:
+            self._failed([each], instance, error)
+        else:
+            request.add(taken, results)
+
     def _failed(self, batch: _Batch, instance: Instance, error: BaseException) -> None:
         """Fails the requests of a batch, or puts them back for another instance if this one is lost."""
-        alone = len(self.instances) == 1 or not self._here()
-        if alone or not isinstance(error, BackendError) or isinstance(error, RequestError):
+        movable = len(self.instances) > 1 and self._here()
+        if not (movable and isinstance(error, Exception) and self._blame(batch, instance, error)):
             self._fail(batch, error)
             return
-        instance.lost = error
         for request, taken in batch:
-            if request.moved:
+            if request.failed is not None:
                 self._fail([(request, taken)], error)
             elif not request.done.done():
-                request.moved = True
+                request.failed = instance
                 request.put_back(taken)
                 self._line.rejoin(request)
+
+    def _blame(self, batch: _Batch, instance: Instance, error: Exception) -> bool:
+        return blame(instance, error, self.instances, batch[0][0].failed)
 
     def _fail(self, batch: _Batch, error: BaseException) -> None:
         for request, _ in batch:

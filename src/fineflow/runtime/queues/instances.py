@@ -25,7 +25,7 @@ class _Instances:
 
     @property
     def lost(self) -> dict[str, Exception]:
-        """Instances that are out of service, by name, with the BackendError that they raised."""
+        """Instances that are out of service, by name, with the BackendError that says what they raised."""
         return {instance.name: instance.lost for instance in self.instances if instance.lost is not None}
 
     def restore(self) -> None:
@@ -132,7 +132,8 @@ def instances(engines: Iterable[Any], *, name: str | None = None, affinity: bool
     are for measuring what the other way is worth.
 
     An instance that raises BackendError (other than RequestError, which concerns one request) is taken out of service;
-    its requests move to another instance, once. If none is left, calls raise BackendError.
+    its requests move to another instance, once. So is one that raises anything else, if another instance serves the
+    same request. Half a minute later a request tries it again. If none is left, calls raise BackendError.
 
     Raises ValueError if the engines are of different kinds, not distinct, or none are given.
     """

@@ -8,7 +8,6 @@ out of KV cache, outputs count with their usual length: few reach their maximum.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -16,7 +15,6 @@ from math import inf
 from typing import Any, cast
 
 from fineflow.cost_model.costs import costs
-from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
 from fineflow.protocols import Delta, LLMEngine, Sampling
@@ -26,7 +24,7 @@ from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
 from fineflow.runtime.queues.llm_admissions import Admissions
 from fineflow.runtime.queues.llm_request import LLMRequest, PrefillNotNeeded, note
-from fineflow.runtime.queues.placement import Instance, in_service, none_left
+from fineflow.runtime.queues.placement import Instance, blame, in_service, none_left
 from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start
 from fineflow.runtime.queues.prompts import Lengths, Part, Prompt, Segment, segments_in
 from fineflow.runtime.queues.registry import shared_queue
@@ -80,13 +78,17 @@ class LLMQueue(Admissions):
         Also returns if a request whose prompt begins with ``tokens`` arrives while this one waits.
         """
         with suppress(PrefillNotNeeded):
-            for attempt in itertools.count():
+            earlier: Instance | None = None
+            while True:
                 async with self._room(tokens, 0) as (instance, request):
+                    began = events.now()
                     try:
                         await instance.engine.prefill(tokens, priority=self._priority(request))
+                        instance.worked(began)
                         return
-                    except BackendError as error:
-                        self._lost(instance, error, again=not attempt)
+                    except Exception as error:
+                        self._lost(instance, error, earlier, again=earlier is None)
+                        earlier = instance
 
     async def prefill_ahead(self, tokens: Sequence[int]) -> bool:
         """Runs ``prefill`` for a request to come, unless other queries have work on every instance.
@@ -131,16 +133,17 @@ class LLMQueue(Admissions):
     async def _decode(
         self, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment]
     ) -> AsyncGenerator[Delta, None]:
-        text, count = "", 0
-        for attempt in itertools.count():
+        text, count, earlier = "", 0, cast("Instance | None", None)
+        while True:
             async with self._room(tokens, sampling.max_tokens, segments) as (instance, request):
+                began = events.now()
                 try:
                     source = instance.engine.generate(tokens, sampling, priority=self._priority(request))
                     async with (
                         permit_block(servers.limited_server(instance.engine)),
                         aclosing(cast(Any, source)) as deltas,
                     ):
-                        async for delta in resumed(text, count, deltas, instance.name) if attempt else deltas:
+                        async for delta in resumed(text, count, deltas, instance.name) if earlier else deltas:
                             self._computed(instance, request)
                             text, count = text + delta.text, count + len(delta.tokens)
                             note(request.service, delta, count)
@@ -148,10 +151,12 @@ class LLMQueue(Admissions):
                                 instance.load += count  # doubles the tokens reserved for it
                                 request.output += count
                             yield delta
+                    instance.worked(began)
                     return
-                except BackendError as error:
+                except Exception as error:
                     repeatable = not text or sampling.temperature == 0 or sampling.seed is not None
-                    self._lost(instance, error, again=not attempt and repeatable)
+                    self._lost(instance, error, earlier, again=earlier is None and repeatable)
+                    earlier = instance
 
     @asynccontextmanager
     async def _room(
@@ -250,11 +255,10 @@ class LLMQueue(Admissions):
         own = seen.depth if self.policy is by_depth else 0
         return seen.priority * _CALL_STEPS + own - request.joined // PATIENCE
 
-    def _lost(self, instance: Instance, error: BackendError, *, again: bool) -> None:
+    def _lost(self, instance: Instance, error: Exception, earlier: Instance | None, *, again: bool) -> None:
         """Takes an instance of a group out of service. Raises the error if the request cannot go to another one."""
-        if len(self.instances) == 1 or isinstance(error, RequestError):
+        if len(self.instances) == 1 or not blame(instance, error, self.instances, earlier):
             raise error
-        instance.lost = error
         if not in_service(self.instances):
             raise none_left(self.engine.name, self.instances)
         if not again:

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, RequestError
 from fineflow.protocols import PrefixCache
+from fineflow.runtime import events
 from fineflow.runtime.queues.prompts import Prompt
 
 _REMEMBERED = 1 << 16  # blocks of prompts per instance
+_REST_SECONDS = 30.0  # after which an instance that is out of service is tried again
 _NONE = Prompt((), 1)
 
 
@@ -31,7 +33,7 @@ class Instance:
 
     name: lane in timelines. load: items of running batches, or tokens of running requests. running: batches or requests
     that run now; quick: those of them that have to be quick. kept: for one of these that waits. served: items or tokens
-    given to it so far. lost: the error that took it out of service.
+    given to it so far. lost: the error that took it out of service, until a request that tries it again succeeds.
     """
 
     def __init__(self, engine: Any, name: str = "") -> None:
@@ -43,6 +45,8 @@ class Instance:
         self.kept = False
         self.served = 0
         self.lost: BackendError | None = None
+        self.suspected = False  # lost by an error that may have been due to the request
+        self._lost_at = 0.0
         self._held: Counter[int] = Counter()  # blocks of the prompts of running requests
         self._known: OrderedDict[int, None] = OrderedDict()  # blocks given to it to prefill, latest last
         self.computing: list[Computing] = []  # what running requests have not computed yet
@@ -50,6 +54,26 @@ class Instance:
     def __repr__(self) -> str:
         state = f"lost: {self.lost}" if self.lost is not None else f"{self.running} running, load {self.load}"
         return f"<Instance {self.name}: {state}>"
+
+    def lose(self, error: Exception) -> None:
+        """Takes it out of service for a while."""
+        self.suspected = not isinstance(error, BackendError)
+        if isinstance(error, BackendError):
+            self.lost = error
+        else:
+            self.lost = BackendError(f"engine {self.name!r} raised {type(error).__name__}: {error}")
+            self.lost.__cause__ = error
+        self._lost_at = events.now()
+
+    def worked(self, since: float) -> None:
+        """Puts it back into service if a request succeeded that began at ``since``, to try it again."""
+        if self.lost is not None and since - self._lost_at >= _REST_SECONDS:
+            self.lost = None
+
+    @property
+    def serves(self) -> bool:
+        """True if it is in service, or is to be tried again."""
+        return self.lost is None or events.now() - self._lost_at >= _REST_SECONDS
 
     @property
     def capacity(self) -> float:
@@ -162,8 +186,26 @@ def instances_of(engine: Any) -> tuple[Instance, ...]:
 
 
 def in_service(instances: Iterable[Instance]) -> list[Instance]:
-    """Returns the instances that are not lost."""
-    return [instance for instance in instances if instance.lost is None]
+    """Returns the instances that are not lost, and those of which it is time to try them again."""
+    return [instance for instance in instances if instance.serves]
+
+
+def blame(instance: Instance, error: Exception, instances: Iterable[Instance], earlier: Instance | None) -> bool:
+    """Takes an instance out of service that failed at a request, if that is its fault; returns False if it is not.
+
+    A BackendError is. Any other error may be due to the request, so another instance shows it: if that fails, too, or
+    there is none, neither is out of service. earlier: the one that failed at this request before.
+    """
+    if isinstance(error, RequestError):
+        return False
+    if not isinstance(error, BackendError):
+        if earlier is not None and earlier.suspected:
+            earlier.lost = None
+            return False
+        if not any(each is not instance and each.serves for each in instances):
+            return False
+    instance.lose(error)
+    return True
 
 
 def idlest(instances: Iterable[Instance]) -> Instance | None:

@@ -60,9 +60,10 @@ class Recorder:
         self.spans: dict[str, dict[str, Any]] = {}
         self.roots: list[str] = []
 
-    def enter(self, id_: str, parent: str | None) -> None:
+    def enter(self, id_: str, parent: str | None, given: list[str]) -> None:
         with self.lock:
-            self.spans[id_] = {"span": _name(id_), "parent": parent, "inside": [], "events": [], "end": "never"}
+            about = {"span": _name(id_), "given": given, "parent": parent}
+            self.spans[id_] = {**about, "inside": [], "events": [], "end": "never"}
             if parent in self.spans:
                 self.spans[parent]["inside"].append(id_)
             else:
@@ -87,7 +88,7 @@ class Recorder:
             inside = [node(each) for each in found["inside"]]
             if not ordered:
                 inside.sort(key=_without_ids)
-            return {"span": found["span"], "end": found["end"], "events": found["events"], "inside": inside}
+            return {name: found[name] for name in ("span", "given", "end", "events")} | {"inside": inside}
 
         return [node(root) for root in self.roots]
 
@@ -122,7 +123,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         tags: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> BaseSpan:
-        self._recorder.enter(id_, parent_span_id)
+        self._recorder.enter(id_, parent_span_id, list(bound_args.arguments))
         return BaseSpan(id_=id_, parent_id=parent_span_id)
 
     def prepare_to_exit_span(

@@ -87,11 +87,13 @@ def embed_queries(step: Any, value: Symbol, b: ChainBuilder) -> Leaf | None:
     return made
 
 
-def _claims(kind: type) -> None:
-    """Makes calls of embeddings claim what runs ahead, from now on; those on an engine do so by themselves."""
-    for name in ("embed_query", "aembed_query"):
-        if getattr(kind, name) is not getattr(Embeddings, name):  # which calls the other method
-            wrap_method(kind, name, _claiming, _aclaiming)
+def _claims(kind: type) -> bool:
+    """Makes calls of embeddings claim what runs ahead, from now on; those on an engine do so by themselves.
+
+    Returns False where somebody else's method is in the way.
+    """
+    own = [name for name in ("embed_query", "aembed_query") if getattr(kind, name) is not getattr(Embeddings, name)]
+    return None not in [wrap_method(kind, name, _claiming, _aclaiming) for name in own]  # others call the other one
 
 
 def _claiming(own: Any, name: str) -> Any:
@@ -189,6 +191,8 @@ def _embed(row: Known, p: Primitive, args: Args, run: Execution) -> Any:
     current(run)
     if run.call.limit is not None:
         raise LeftToStock("with a bound on component calls, only those of stock count")
+    if p.meta.get("foreign") and not _claims(type(p.component)):
+        raise LeftToStock("somebody else has replaced the method that would claim the vectors")
     losses: Losses = p.meta["losses"]
     if losses.skips():
         return []
