@@ -16,7 +16,7 @@ from types import CoroutineType
 from typing import Any
 
 from fineflow.cost_model.costs import costs
-from fineflow.ir import Graph, Primitive, Ref
+from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
 from fineflow.runtime.call.own_time import own_seconds
@@ -338,7 +338,8 @@ class Execution(Values):
         if entry is not None:
             entry.slot = made
             if p.component is not None:
-                made.ahead = HeldBack(p.component, wanted=entry.for_stock)
+                again = p.op not in (Op.CALL, Op.TOOL)  # stock calls functions of the user's as often as without us
+                made.ahead = HeldBack(p.component, wanted=entry.for_stock, repeatable=again)
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:

@@ -309,6 +309,12 @@ class Slot:
         if self.ahead is not None:
             self.ahead.end(error)
 
+    def pause(self) -> None:
+        """Releases what is held while a reader has the component wait: other calls may not wait for this one."""
+        self.leave()
+        if self.ahead is not None:
+            self.ahead.settle()
+
     async def take(self) -> None:
         """Waits for a slot of the call (FIFO), then for a permit of the component (by its policy)."""
         if self._limit is not None:
@@ -322,7 +328,7 @@ class Slot:
                 raise
 
     def leave(self) -> None:
-        """Releases what is held: at the end, or while the component is paused."""
+        """Releases what is held."""
         if self._permit is not None:
             self._permit.release()
         if self._limit is not None and self._held:

@@ -42,6 +42,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     now = events.now()
     begun = queued if entry.slot is None else float(entry.slot.since)
     paused = 0.0 if entry.slot is None else float(entry.slot.paused)
+    refused = entry.slot is not None and entry.slot.ahead is not None and entry.slot.ahead.refused
     entry.slot = None
     run.worked(p, now)
     if counted is not None:
@@ -49,7 +50,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
         counted.tokens = tokens_of(result) if failure is None and events.listening() else None
         counted.end(failed=isinstance(failure, Exception))
     if failure is not None:
-        _fail(entry, failure)
+        _fail(entry, LeftToStock("the provider refused it ahead; stock asks itself") if refused else failure)
         if isinstance(failure, asyncio.CancelledError):
             run.cancelled(p, failure)
             raise failure

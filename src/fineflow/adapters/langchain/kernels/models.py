@@ -179,7 +179,7 @@ async def _consume(
             if first is not None:
                 set_done(first)
             if slot is not None and entry.stream.full:
-                slot.leave()
+                slot.pause()
                 since = events.now()
                 await entry.stream.room()
                 slot.paused += events.now() - since

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MethodType
 from typing import Any
 
@@ -137,7 +137,8 @@ class _ChatShadow:
             entry, _ = here.claim_stream(leaf, key, never)
         pieces = []
         with streamed(model, leaf) as counted:
-            for chunk in here.paced(model._stream(messages, stop=stop, **given_to_model), counted):
+            make = partial(model._stream, messages, stop=stop, **given_to_model)
+            for chunk in here.paced(leaf, make, counted):
                 pieces.append(chunk)
                 if len(pieces) > given:
                     yield chunk
@@ -170,7 +171,7 @@ class _ChatShadow:
             entry = here.own_entry(leaf, key)
         pieces = []
         with streamed(model, leaf) as counted:
-            source = here.apaced(model._astream(messages, stop=stop, **given_to_model), counted)
+            source = here.apaced(leaf, partial(model._astream, messages, stop=stop, **given_to_model), counted)
             async with aclosing(source) as own:
                 async for chunk in own:
                     pieces.append(chunk)
