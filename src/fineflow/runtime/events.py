@@ -9,18 +9,22 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of one request to an LLM: of its prompt, those of them that were cached, and those that it decoded."""
+    """Tokens of one request to an LLM: of its prompt, those of them that were cached, and those that it decoded.
+
+    told: the answer says how many were cached, so its provider has a cache.
+    """
 
     prompt: int = 0
     cached: int = 0
     decoded: int = 0
+    told: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

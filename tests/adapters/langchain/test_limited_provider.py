@@ -74,7 +74,7 @@ class Provider(BaseChatModel):
     limits: Any
     tells: bool
     retries: int = 2
-    refused: list[float] = []
+    refused: Any = None
 
     @property
     def _llm_type(self) -> str:

@@ -112,7 +112,7 @@ class Claiming:
                 return own()
 
         try:
-            result = made(self._component(leaf), in_slot)
+            result = made(self._component(leaf), in_slot, key)
         except BaseException:
             # Not the exception itself: its traceback holds stock's frames, which must not be freed on the loop thread.
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
@@ -132,7 +132,7 @@ class Claiming:
         if not mine or entry.over:  # the call may have ended meanwhile
             return entry, entry.result()
         try:
-            result = await amade(self._component(leaf), partial(self.call.for_stock, own))
+            result = await amade(self._component(leaf), partial(self.call.for_stock, own), key)
         except BaseException as error:
             entry.fail(error)
             raise
@@ -160,7 +160,7 @@ class Claiming:
             _taken()
             return entry, entry.result()
         try:
-            result = await amade(self._component(leaf), own)
+            result = await amade(self._component(leaf), own, key)
         except BaseException:
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
@@ -206,13 +206,15 @@ class Claiming:
     def _claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
         return self.call.claims.claim(leaf, self.shadows.arguments(key), usable)
 
-    def paced(self, leaf: str, make: Callable[[], Iterator[T]], pieces: StreamedCall | None = None) -> Iterator[T]:
+    def paced(
+        self, leaf: str, key: Any, make: Callable[[], Iterator[T]], pieces: StreamedCall | None = None
+    ) -> Iterator[T]:
         """Yields stock's own stream, taking a permit per chunk: between chunks the reader may be slow.
 
-        make: begins it. pieces: of a component with its own limit.
+        key: its arguments. make: begins it. pieces: of a component with its own limit.
         """
         chunks: Iterator[T] = iter(())
-        own, failure = OwnCall(self._component(leaf)), None
+        own, failure = OwnCall(self._component(leaf), key), None
 
         def take() -> T:
             check()
@@ -225,6 +227,7 @@ class Claiming:
             return take()
 
         chunk = own.begin(first)
+        own.answers()
         try:
             while chunk is not _END:
                 yield chunk
@@ -236,11 +239,11 @@ class Claiming:
             own.over(failure)
 
     async def apaced(
-        self, leaf: str, make: Callable[[], AsyncIterator[T]], pieces: StreamedCall | None = None
+        self, leaf: str, key: Any, make: Callable[[], AsyncIterator[T]], pieces: StreamedCall | None = None
     ) -> AsyncGenerator[T, None]:
         """``paced`` for async leaves. The caller must close it, which closes the source."""
         chunks: Any = None
-        own, failure, begun = OwnCall(self._component(leaf)), None, False
+        own, failure, begun = OwnCall(self._component(leaf), key), None, False
 
         async def take() -> T:
             check()
@@ -254,6 +257,7 @@ class Claiming:
 
         try:
             chunk, begun = await own.abegin(first), True
+            own.answers()
             while chunk is not _END:
                 yield chunk
                 chunk = await take()

@@ -12,6 +12,8 @@ from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import Ended, LeftToStock
 from fineflow.runtime.queues.component_calls import CallRecord, limited_component, tokens_of
+from fineflow.runtime.queues.own_requests import told
+from fineflow.runtime.queues.rate_limits import HeldBack
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
@@ -42,7 +44,8 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     now = events.now()
     begun = queued if entry.slot is None else float(entry.slot.since)
     paused = 0.0 if entry.slot is None else float(entry.slot.paused)
-    refused = entry.slot is not None and entry.slot.ahead is not None and entry.slot.ahead.refused
+    held: HeldBack | None = None if entry.slot is None else entry.slot.ahead
+    refused = held is not None and held.refused
     entry.slot = None
     run.worked(p, now)
     if counted is not None:
@@ -57,6 +60,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
         return
     if foreign and not p.params.get("pairwise"):  # those are measured per score
         costs.observe(p.engine or "", p.op, None, now - begun - paused, p.name)
+    told(p.component, result, None if held is None else held.writing)
     entry.finish(result)
     run.call.claims.forget(p.leaf, entry)
 

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 
 from fineflow.runtime import events
 from fineflow.runtime.loop.scopes import check, on_stop
+from fineflow.runtime.queues.component_calls import tokens_of
+from fineflow.runtime.queues.provider_caches import Writing, beginning_of
 from fineflow.runtime.queues.rate_limits import calls_of, heard
 from fineflow.runtime.queues.refusals import REFUSED, refusal
 from fineflow.runtime.queues.responses import install, listener
@@ -24,12 +26,14 @@ T = TypeVar("T")
 class OwnCall:
     """One call of a component that stock makes itself, with its second attempt if calls ahead were in its way.
 
-    component: None for one of which nothing is known; its calls are not counted.
+    component: None for one of which nothing is known; its calls are not counted. key: its arguments.
     """
 
-    __slots__ = ("_again", "_calls", "_disturbed", "_since")
+    __slots__ = ("_again", "_beginning", "_calls", "_disturbed", "_since", "writing")
 
-    def __init__(self, component: Any) -> None:
+    def __init__(self, component: Any, key: Any = None) -> None:
+        self._beginning = None if component is None else beginning_of(key)
+        self.writing: Writing | None = None
         self._calls = None if component is None else calls_of(component)
         self._since = 0.0
         self._disturbed = self._again = False
@@ -80,8 +84,14 @@ class OwnCall:
         if self._calls is not None:
             if not self._calls.begin_own(ended, again=self._again):
                 return False
+            self.writing = self._calls.cache.enter(self._beginning, None)  # in stock's order: it never waits
             self._since, self._disturbed = events.now(), bool(self._calls.ahead)
         return True
+
+    def answers(self) -> None:
+        """Notes that the response has begun."""
+        if self.writing is not None:
+            self.writing.over(good=True)
 
     def responded(self, status: int, headers: Mapping[str, Any]) -> bool:
         """Takes note of a response to a request of the call (``responses.Listener``)."""
@@ -95,6 +105,8 @@ class OwnCall:
         """Counts the end of the call. Returns True if it shall be made again."""
         if (calls := self._calls) is None:
             return False
+        if self.writing is not None:
+            self.writing.over(good=error is None)
         said = None if error is None else refusal(error)
         again = said is not None and not self._again and (self._disturbed or bool(calls.ahead))
         if said is not None:
@@ -104,17 +116,26 @@ class OwnCall:
         return again
 
 
-def made(component: Any, own: Callable[[], T]) -> T:
+def told(component: Any, result: Any, writing: Writing | None) -> None:
+    """Takes note of what a model's answer says of its provider's cache. writing: that of the request."""
+    if component is not None and writing is not None:
+        tokens = tokens_of(result)
+        calls_of(component).cache.told(tokens.cached if tokens is not None and tokens.told else None, writing)
+
+
+def made(component: Any, own: Callable[[], T], key: Any = None) -> T:
     """Returns the result of ``own()``, stock's own call of a component. From a thread."""
-    call = OwnCall(component)
+    call = OwnCall(component, key)
     result = call.begin(own)
     call.over(None)
+    told(component, result, call.writing)
     return result
 
 
-async def amade(component: Any, own: Callable[[], Awaitable[T]]) -> T:
+async def amade(component: Any, own: Callable[[], Awaitable[T]], key: Any = None) -> T:
     """``made`` for coroutines."""
-    call = OwnCall(component)
+    call = OwnCall(component, key)
     result = await call.abegin(own)
     call.over(None)
+    told(component, result, call.writing)
     return result

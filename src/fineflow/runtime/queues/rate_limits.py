@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from fineflow.runtime import events
+from fineflow.runtime.queues.provider_caches import Beginning, ProviderCache, Writing
 from fineflow.runtime.queues.refusals import LONGEST, REFUSED, Left, Refusal, budgets, refusal, told_to_wait
 from fineflow.runtime.queues.responses import install, listener
 
@@ -46,6 +47,7 @@ class ModelCalls:
         self.running = self.started = 0
         self.allowed: int | None = None  # calls ahead start only while fewer calls are running; None: no bound
         self.ahead = set[HeldBack]()  # running, and not asked for by stock
+        self.cache = ProviderCache()
         self._patience = 0
         self._good = 0  # calls that have succeeded since the bound was changed
         self._lowered = float("-inf")  # time of the last refusal that lowered the bound
@@ -60,7 +62,8 @@ class ModelCalls:
     @property
     def idle(self) -> bool:
         """True if nothing is running, and nothing is known that matters later."""
-        return not (self.running or self._waiting or self._budgets) and self.allowed is None
+        unknown = self.allowed is None and not self.cache.known
+        return unknown and not (self.running or self._waiting or self._budgets)
 
     def refused(self, since: float, said: Refusal) -> None:
         """Halves the number of calls. since: begin of the refused one; before the last refusal it says nothing new."""
@@ -206,15 +209,29 @@ class HeldBack:
     """One call ahead of stock, from its wish to begin to its end, on one event loop. Stock may want it meanwhile.
 
     repeatable: stock may make it again if it is refused: a request, not a function of the user's. refused: it was, so
-    it does not exist for stock.
+    it does not exist for stock. beginning: of a request to a model, which its provider may cache.
     """
 
-    __slots__ = ("_asked", "_calls", "_component", "_number", "_woken", "refused", "repeatable", "since", "wanted")
+    __slots__ = (
+        "_asked",
+        "_calls",
+        "_component",
+        "_number",
+        "_woken",
+        "beginning",
+        "refused",
+        "repeatable",
+        "since",
+        "wanted",
+        "writing",
+    )
 
     def __init__(self, component: Any, *, wanted: bool = False, repeatable: bool = True) -> None:
         self._component = component
         self._calls: ModelCalls | None = None
         self._woken: asyncio.Future[None] | None = None
+        self.writing: Writing | None = None
+        self.beginning: Beginning | None = None
         self._asked = False  # stock wanted it before it began
         self._number = 0  # of calls that had been started by then
         self.since = 0.0
@@ -228,23 +245,44 @@ class HeldBack:
         calls = calls_of(self._component)
         while True:
             wanted = self.wanted
-            if (seconds := calls.begin(self)) is None:
+            self.writing = calls.cache.enter(self.beginning, None if wanted else self.wake)
+            if self.writing is not None:
                 break
-            self._woken = asyncio.get_running_loop().create_future()
-            if self.wanted and not wanted:  # since it asked: another thread may want it
-                self._woken.set_result(None)
-            try:
-                await asyncio.wait((self._woken,), timeout=seconds)
-            except BaseException:
+            await self._until_woken(wanted, None)
+        try:
+            while True:
+                wanted = self.wanted
+                if (seconds := calls.begin(self)) is None:
+                    break
+                try:
+                    await self._until_woken(wanted, seconds)
+                except BaseException:
+                    calls.leave(self)
+                    calls.wake()  # it may have been this one's turn
+                    raise
                 calls.leave(self)
-                calls.wake()  # it may have been this one's turn
-                raise
-            calls.leave(self)
-            self._woken = None
+        except BaseException:
+            self.writing.over(good=False)
+            raise
         self._calls, self.since, self._asked, self._number = calls, events.now(), wanted, calls.started
         if self.wanted:  # since it began
             calls.settle(self)
         listener.set(self)
+
+    async def _until_woken(self, wanted: bool, seconds: float | None) -> None:
+        """wanted: by stock, when the call asked whether it may begin."""
+        self._woken = asyncio.get_running_loop().create_future()
+        if self.wanted and not wanted:  # another thread may want it since
+            self._woken.set_result(None)
+        try:
+            await asyncio.wait((self._woken,), timeout=seconds)
+        finally:
+            self._woken = None
+
+    def answers(self) -> None:
+        """Notes that the response has begun."""
+        if self.writing is not None:
+            self.writing.over(good=True)
 
     def want(self) -> None:
         """Lets the call begin whatever the bound is: stock waits for it. From any thread."""
@@ -284,6 +322,8 @@ class HeldBack:
         calls, self._calls = self._calls, None
         if calls is None:
             return
+        if self.writing is not None:
+            self.writing.over(good=error is None)
         if error is not None and (said := refusal(error)) is not None:
             self.refused = self._ahead(calls)
             calls.refused(self.since, said)

@@ -138,7 +138,7 @@ class _ChatShadow:
         pieces = []
         with streamed(model, leaf) as counted:
             make = partial(model._stream, messages, stop=stop, **given_to_model)
-            for chunk in here.paced(leaf, make, counted):
+            for chunk in here.paced(leaf, key, make, counted):
                 pieces.append(chunk)
                 if len(pieces) > given:
                     yield chunk
@@ -171,7 +171,8 @@ class _ChatShadow:
             entry = here.own_entry(leaf, key)
         pieces = []
         with streamed(model, leaf) as counted:
-            source = here.apaced(leaf, partial(model._astream, messages, stop=stop, **given_to_model), counted)
+            make = partial(model._astream, messages, stop=stop, **given_to_model)
+            source = here.apaced(leaf, key, make, counted)
             async with aclosing(source) as own:
                 async for chunk in own:
                     pieces.append(chunk)

@@ -19,12 +19,14 @@ def tokens(result: Any) -> Tokens | None:
     found = [usage for piece in pieces if isinstance(piece, ChatGeneration) and (usage := _usage(piece.message))]
     if not found:
         return None
-    return Tokens(*(sum(counts) for counts in zip(*found, strict=True)))
+    prompt, cached, decoded, told = zip(*found, strict=True)
+    return Tokens(sum(prompt), sum(cached), sum(decoded), any(told))
 
 
-def _usage(message: Any) -> tuple[int, int, int] | None:
+def _usage(message: Any) -> tuple[int, int, int, bool] | None:
     usage: Mapping[str, Any] | None = message.usage_metadata if isinstance(message, AIMessage) else None
     if not usage:
         return None
-    cached = (usage.get("input_token_details") or {}).get("cache_read") or 0
-    return usage.get("input_tokens") or 0, cached, usage.get("output_tokens") or 0
+    details = usage.get("input_token_details") or {}
+    told = "cache_read" in details or "cache_creation" in details
+    return usage.get("input_tokens") or 0, details.get("cache_read") or 0, usage.get("output_tokens") or 0, told
