@@ -18,13 +18,16 @@ from typing import Any, Protocol
 class Tokens:
     """Tokens of one request to an LLM: of its prompt, those of them that were cached, and those that it decoded.
 
-    told: the answer says how many were cached, so its provider has a cache.
+    told: the answer says how many were cached, so its provider has a cache. written: of the prompt, to that cache.
+    reasoning: of those that it decoded.
     """
 
     prompt: int = 0
     cached: int = 0
     decoded: int = 0
     told: bool = field(default=False, compare=False)
+    written: int = 0
+    reasoning: int = 0
 
 
 @dataclass(frozen=True, slots=True)

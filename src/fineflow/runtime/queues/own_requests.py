@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from fineflow.runtime import events
+from fineflow.runtime import bill, events
 from fineflow.runtime.loop.scopes import check, on_stop
 from fineflow.runtime.queues.component_calls import tokens_of
 from fineflow.runtime.queues.provider_caches import Writing, beginning_of
-from fineflow.runtime.queues.rate_limits import calls_of, heard
+from fineflow.runtime.queues.rate_limits import calls_of, heard, model_name
 from fineflow.runtime.queues.refusals import REFUSED, refusal
 from fineflow.runtime.queues.responses import install, listener
 
@@ -117,9 +117,13 @@ class OwnCall:
 
 
 def told(component: Any, result: Any, writing: Writing | None) -> None:
-    """Takes note of what a model's answer says of its provider's cache. writing: that of the request."""
-    if component is not None and writing is not None:
-        tokens = tokens_of(result)
+    """Takes note of what a model's answer says of its tokens, and of its provider's cache. writing: of the request."""
+    if component is None:
+        return
+    tokens = tokens_of(result)
+    if tokens is not None:
+        bill.count(model_name(component), tokens)
+    if writing is not None:
         calls_of(component).cache.told(tokens.cached if tokens is not None and tokens.told else None, writing)
 
 

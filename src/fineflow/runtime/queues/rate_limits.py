@@ -364,9 +364,19 @@ def calls_of(component: Any) -> ModelCalls:
         return found
 
 
+def model_name(component: Any) -> str:
+    """Returns the name of a component's model; that of its class if it tells none."""
+    return _name(component) or type(component).__name__
+
+
+def _name(component: Any) -> str | None:
+    fields: Mapping[str, Any] = getattr(component, "__dict__", {})
+    return next((fields[each] for each in _MODEL if isinstance(fields.get(each), str) and fields[each]), None)
+
+
 def _model(component: Any) -> Hashable:
     fields: Mapping[str, Any] = getattr(component, "__dict__", {})
-    name = next((fields[each] for each in _MODEL if isinstance(fields.get(each), str) and fields[each]), None)
+    name = _name(component)
     if name is None:
         return None
     server = next((str(fields[each]) for each in _SERVER if fields.get(each)), type(component).__module__)

@@ -27,6 +27,7 @@ from fineflow.runtime.call.claims import Entry, raise_stop
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Unreachable
+from fineflow.runtime.queues.own_requests import told
 
 try:
     from langchain_core.utils._signature import _signature_parameters
@@ -143,6 +144,7 @@ class _ChatShadow:
                 if len(pieces) > given:
                     yield chunk
         entry.in_pieces = True
+        told(model, pieces, None)
         here.bridge.post(entry.finish, pieces)
 
     async def astream(
@@ -179,6 +181,7 @@ class _ChatShadow:
                     if len(pieces) > given:
                         yield chunk
         entry.in_pieces = True
+        told(model, pieces, None)
         entry.finish(pieces)
 
 
