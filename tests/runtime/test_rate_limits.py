@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.own_requests import OwnCall, amade
-from fineflow.runtime.queues.rate_limits import HOLD, HeldBack, calls_of
+from fineflow.runtime.queues.rate_limits import HOLD, calls_of
 from fineflow.runtime.queues.refusals import Refusal, budgets, refusal
 from fineflow.testing import virtual
 

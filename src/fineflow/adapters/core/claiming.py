@@ -21,8 +21,8 @@ from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.component_calls import StreamedCall
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.own_requests import OwnCall, amade, made
-from fineflow.runtime.queues.rate_limits import HeldBack
 
 T = TypeVar("T")
 

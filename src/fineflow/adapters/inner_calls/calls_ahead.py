@@ -19,8 +19,8 @@ from fineflow.runtime.call.values import Failed
 from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.own_requests import amade, made
-from fineflow.runtime.queues.rate_limits import HeldBack
 
 Finished = Callable[[Any], None]
 """Gets the result of a call, or a ``Failed``, on the loop of the call."""

@@ -29,7 +29,7 @@ from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.events import now
 from fineflow.runtime.queues.component_calls import limited_component
-from fineflow.runtime.queues.rate_limits import HeldBack
+from fineflow.runtime.queues.held_back import HeldBack
 
 _SHOWN = 200  # characters of a surprise that are kept
 

@@ -16,7 +16,7 @@ from fineflow.runtime.call.claims import Claims, Summary
 from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.queues.component_calls import LimitedComponent, permit_for
-from fineflow.runtime.queues.rate_limits import HeldBack
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.request_context import depth, path, query, started
 
 T = TypeVar("T")

@@ -12,8 +12,8 @@ from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import Ended, LeftToStock
 from fineflow.runtime.queues.component_calls import CallRecord, limited_component, tokens_of
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.own_requests import told
-from fineflow.runtime.queues.rate_limits import HeldBack
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution

@@ -7,19 +7,17 @@ ended. So no call fails that would not have failed in stock.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from fineflow.runtime import events
-from fineflow.runtime.queues.provider_caches import Beginning, ProviderCache, Writing
-from fineflow.runtime.queues.refusals import LONGEST, REFUSED, Left, Refusal, budgets, refusal, told_to_wait
-from fineflow.runtime.queues.responses import install, listener
+from fineflow.runtime.queues.provider_caches import ProviderCache
+from fineflow.runtime.queues.refusals import LONGEST, REFUSED, Left, Refusal, budgets, told_to_wait
 
 HOLD = 60.0
 """Seconds for which a lower bound holds at least, unless the provider says when to ask again."""
@@ -40,13 +38,22 @@ _lock = threading.RLock()  # reentrant: a collected stream may end a call inside
 _known: dict[Hashable, ModelCalls] = {}
 
 
+class _Call(Protocol):
+    """A call ahead of stock (``held_back``). wanted: stock waits for it."""
+
+    @property
+    def wanted(self) -> bool: ...
+    def wake(self) -> None:
+        """Lets the call ask again. From any thread."""
+
+
 class ModelCalls:
     """The calls of one model (or of another component) in this process: those ahead of stock, and stock's own."""
 
     def __init__(self) -> None:
         self.running = self.started = 0
         self.allowed: int | None = None  # calls ahead start only while fewer calls are running; None: no bound
-        self.ahead = set[HeldBack]()  # running, and not asked for by stock
+        self.ahead = set[_Call]()  # running, and not asked for by stock
         self.cache = ProviderCache()
         self._patience = 0
         self._good = 0  # calls that have succeeded since the bound was changed
@@ -56,7 +63,7 @@ class ModelCalls:
         self._budgets: dict[str, _Budget] = {}
         self._sent = deque[float](maxlen=_COUNTED)
         self._per_minute: float | None = None  # what was accepted before a refusal, if no budget is told
-        self._waiting: list[HeldBack] = []
+        self._waiting: list[_Call] = []
         self._quiet: list[Callable[[], None]] = []  # called when none runs ahead
 
     @property
@@ -96,7 +103,7 @@ class ModelCalls:
             for kind, each in left.items():
                 self._budgets[kind] = _Budget.of(kind, each, self._budgets.get(kind))
 
-    def begin(self, call: HeldBack) -> float | None:
+    def begin(self, call: _Call) -> float | None:
         """Counts a call and returns None if it may begin; else the seconds after which to ask again, if not woken."""
         with _lock:
             now = events.now()
@@ -123,7 +130,7 @@ class ModelCalls:
             self._start(events.now())
             return True
 
-    def _in_the_way(self, call: HeldBack | None = None) -> bool:
+    def _in_the_way(self, call: _Call | None = None) -> bool:
         """Returns True if a call that stock waits for would be one too many beside calls ahead, which end soon."""
         bounded = self.allowed is not None and self.running >= max(self.allowed, 1)
         return bounded and not self.ahead <= {call}
@@ -135,7 +142,7 @@ class ModelCalls:
         for each in self._budgets.values():
             each.started += 1
 
-    def leave(self, call: HeldBack) -> None:
+    def leave(self, call: _Call) -> None:
         """Takes a call out of those that wait."""
         with _lock:
             if call in self._waiting:
@@ -148,7 +155,7 @@ class ModelCalls:
             self._good += good
         self.wake()
 
-    def settle(self, call: HeldBack) -> None:
+    def settle(self, call: _Call) -> None:
         """Counts a call no longer as one ahead of stock: it is over, stock wants it, or it is paused."""
         with _lock:
             self.ahead.discard(call)
@@ -203,132 +210,6 @@ class _Budget:
     def allows(self, running: int, now: float) -> bool:
         reserve = max(1.0, (self.left.limit or 0.0) * _RESERVE)
         return now >= self.until or self.left.remaining - self.each * (running + 1) >= reserve
-
-
-class HeldBack:
-    """One call ahead of stock, from its wish to begin to its end, on one event loop. Stock may want it meanwhile.
-
-    repeatable: stock may make it again if it is refused: a request, not a function of the user's. refused: it was, so
-    it does not exist for stock. beginning: of a request to a model, which its provider may cache.
-    """
-
-    __slots__ = (
-        "_asked",
-        "_calls",
-        "_component",
-        "_number",
-        "_woken",
-        "beginning",
-        "refused",
-        "repeatable",
-        "since",
-        "wanted",
-        "writing",
-    )
-
-    def __init__(self, component: Any, *, wanted: bool = False, repeatable: bool = True) -> None:
-        self._component = component
-        self._calls: ModelCalls | None = None
-        self._woken: asyncio.Future[None] | None = None
-        self.writing: Writing | None = None
-        self.beginning: Beginning | None = None
-        self._asked = False  # stock wanted it before it began
-        self._number = 0  # of calls that had been started by then
-        self.since = 0.0
-        self.wanted = wanted
-        self.refused = False
-        self.repeatable = repeatable
-
-    async def begin(self) -> None:
-        """Returns when the call may begin."""
-        install()
-        calls = calls_of(self._component)
-        while True:
-            wanted = self.wanted
-            self.writing = calls.cache.enter(self.beginning, None if wanted else self.wake)
-            if self.writing is not None:
-                break
-            await self._until_woken(wanted, None)
-        try:
-            while True:
-                wanted = self.wanted
-                if (seconds := calls.begin(self)) is None:
-                    break
-                try:
-                    await self._until_woken(wanted, seconds)
-                except BaseException:
-                    calls.leave(self)
-                    calls.wake()  # it may have been this one's turn
-                    raise
-                calls.leave(self)
-        except BaseException:
-            self.writing.over(good=False)
-            raise
-        self._calls, self.since, self._asked, self._number = calls, events.now(), wanted, calls.started
-        if self.wanted:  # since it began
-            calls.settle(self)
-        listener.set(self)
-
-    async def _until_woken(self, wanted: bool, seconds: float | None) -> None:
-        """wanted: by stock, when the call asked whether it may begin."""
-        self._woken = asyncio.get_running_loop().create_future()
-        if self.wanted and not wanted:  # another thread may want it since
-            self._woken.set_result(None)
-        try:
-            await asyncio.wait((self._woken,), timeout=seconds)
-        finally:
-            self._woken = None
-
-    def answers(self) -> None:
-        """Notes that the response has begun."""
-        if self.writing is not None:
-            self.writing.over(good=True)
-
-    def want(self) -> None:
-        """Lets the call begin whatever the bound is: stock waits for it. From any thread."""
-        self.wanted = True
-        self.settle()
-        self.wake()
-
-    def settle(self) -> None:
-        """Notes that nobody has to wait for the call any more. From any thread."""
-        if (calls := self._calls) is not None:
-            calls.settle(self)
-
-    def wake(self) -> None:
-        """Lets the call ask again. From any thread."""
-        if (woken := self._woken) is not None:
-            with suppress(RuntimeError):  # its loop is closed
-                woken.get_loop().call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
-
-    def responded(self, status: int, headers: Mapping[str, Any]) -> bool:
-        """Takes note of a response to a request of the call (``responses.Listener``)."""
-        if (calls := self._calls) is None:
-            return False
-        heard(calls, self.since, status, headers)
-        return status == REFUSED and self._ahead(calls)
-
-    def _ahead(self, calls: ModelCalls) -> bool:
-        """Returns True if others were running that would not have been in stock: they may be the reason."""
-        alone = calls.running == 1 and calls.started == self._number
-        return self.repeatable and not (alone or (self._asked and not calls.ahead))
-
-    def end(self, error: BaseException | None) -> None:
-        """Counts the end of the call, and what its error says about rate limits."""
-        calls, self._calls = self._calls, None
-        if calls is None:
-            return
-        if self.writing is not None:
-            self.writing.over(good=error is None)
-        if error is not None and (said := refusal(error)) is not None:
-            self.refused = self._ahead(calls)
-            calls.refused(self.since, said)
-        calls.end(good=error is None)
-        calls.settle(self)
 
 
 def heard(calls: ModelCalls, since: float, status: int, headers: Mapping[str, Any]) -> None:
