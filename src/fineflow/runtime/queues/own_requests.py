@@ -124,7 +124,7 @@ def told(component: Any, result: Any, writing: Writing | None) -> None:
     if tokens is not None:
         bill.count(model_name(component), tokens)
     if writing is not None:
-        calls_of(component).cache.told(tokens.cached if tokens is not None and tokens.told else None, writing)
+        writing.told(tokens.cached if tokens is not None and tokens.told else None)
 
 
 def made(component: Any, own: Callable[[], T], key: Any = None) -> T:

@@ -102,13 +102,13 @@ class ProviderCache:
                 self._pending.setdefault(key, made)
             return made
 
-    def told(self, cached: int | None, by: Writing | None) -> None:
+    def told(self, cached: int | None, by: Writing) -> None:
         """Takes note of the cached tokens that a response tells of a request; None if it tells none."""
         with _lock:
             self.known = self.known or cached is not None
             if cached:
                 self._read_before = True
-            elif cached == 0 and by is not None and by.believed:  # the provider has dropped it
+            elif cached == 0 and by.believed:  # the provider has dropped it
                 self._read_before = False
                 self._readable.clear()
 
@@ -154,6 +154,10 @@ class Writing:
         self.believed = believed
         self.keys = keys
         self.followers: list[Callable[[], None]] = []
+
+    def told(self, cached: int | None) -> None:
+        """Takes note of the cached tokens that the response tells; None if it tells none."""
+        self._cache.told(cached, self)
 
     def over(self, *, good: bool) -> None:
         """Notes that the response has begun or ended, or that there is none. Later calls change nothing."""
