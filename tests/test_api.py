@@ -282,6 +282,12 @@ def test_a_switch_that_is_neither_true_nor_false_is_refused_at_once(switch: str,
         fineflow.optimize(Shout(), **{switch: value})
 
 
+@pytest.mark.parametrize("cache", ["cold", "", True])
+def test_an_unknown_way_with_caches_is_refused_at_once(cache: Any) -> None:
+    with pytest.raises(ValueError, match='cache is "warm" or "ignore"'):
+        fineflow.optimize(Shout(), cache=cache)
+
+
 @pytest.mark.parametrize(("most", "seconds"), [(None, 1.0), (2, 2.0), (1, 4.0)])
 def test_max_concurrency_bounds_the_components_of_a_call(most: int | None, seconds: float) -> None:
     model = FakeChat(prefill=1)

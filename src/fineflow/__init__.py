@@ -23,6 +23,7 @@ from fineflow.errors import (
 )
 from fineflow.options import Options
 from fineflow.passes import PASSES
+from fineflow.runtime.bill import Usage, prices
 from fineflow.runtime.call.identity import identity
 from fineflow.runtime.process import Runtime, shutdown
 from fineflow.runtime.reruns import VerificationStatistics, verified
@@ -54,6 +55,7 @@ __all__ = [
     "Runtime",
     "SemanticError",
     "UntestedVersionWarning",
+    "Usage",
     "SemanticVariable",
     "Statistics",
     "VerificationStatistics",
@@ -68,6 +70,7 @@ __all__ = [
     "instrument",
     "optimize",
     "paused",
+    "prices",
     "pure",
     "record",
     "semantic_engine",

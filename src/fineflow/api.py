@@ -59,6 +59,7 @@ def optimize(
     verify: float | Verify | None = None,
     objective: str | None = None,
     across_nodes: bool = False,
+    cache: str | None = None,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -71,12 +72,12 @@ def optimize(
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust`` or ``objective``, or if
-    ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later, from
-    a call that cannot be planned.
+    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust``, ``objective`` or ``cache``,
+    or if ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later,
+    from a call that cannot be planned.
     """
     options = Options(
-        passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify, objective, across_nodes
+        passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify, objective, across_nodes, cache
     )
     if disabled():
         return obj

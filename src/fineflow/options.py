@@ -32,13 +32,17 @@ class Options:
         for the end of the superstep. See docs/langgraph.md.
     objective: what the answers of the calls are wanted for: ``"latency"``, ``"throughput"``, ``"ttft"`` or ``"tpot"``,
         see :func:`fineflow.identity`. None: as the calls say, or else ``"latency"``.
+    cache: ``"warm"``: of requests ahead that share a long beginning, the first goes, and the others follow when its
+        response begins, so that a provider's prompt cache is written once. ``"ignore"``: they go together. None: as
+        ``"warm"`` where requests ask for such a cache, where responses tell of one, and before the first response of
+        a model. See docs/cost.md.
     verify: share of the calls, from 0 to 1, that are run again on stock when they have ended, in the background; the
         answers are compared, and a difference is reported. Or a :class:`fineflow.Verify`. None: no call. See
         docs/verify.md.
 
     Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout or max_concurrency that is not a
-    positive number, for an unknown ``trust`` or ``objective``, and for a share that is not from 0 to 1; TypeError for a
-    switch that is neither True nor False.
+    positive number, for an unknown ``trust``, ``objective`` or ``cache``, and for a share that is not from 0 to 1;
+    TypeError for a switch that is neither True nor False.
     """
 
     passes: Sequence[Pass] = PASSES
@@ -51,6 +55,7 @@ class Options:
     verify: float | Verify | None = None
     objective: str | None = None
     across_nodes: bool = False
+    cache: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
@@ -58,6 +63,8 @@ class Options:
             self._check_switch(switch)
         if self.trust not in ("packages", "interfaces"):
             raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')
+        if self.cache not in (None, "warm", "ignore"):
+            raise ValueError(f'cache is "warm" or "ignore", or None; got {self.cache!r}')
         if wrong := wrong_objective(self.objective):
             raise ValueError(f"objective is {wrong}")
         object.__setattr__(self, "verify", settings(self.verify))

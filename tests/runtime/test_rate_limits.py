@@ -1,8 +1,9 @@
-"""After a refusal with 429, fewer calls of a component run ahead, for a while; stock's own calls never wait."""
+"""After a refusal with 429, fewer calls of a model run ahead, for a while, and none if a single one was refused."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -11,7 +12,10 @@ from typing import Any
 
 import pytest
 
-from fineflow.runtime.queues.rate_limits import HOLD, HeldBack, calls_of, note, refusal
+from fineflow.runtime.queues.held_back import HeldBack
+from fineflow.runtime.queues.own_requests import OwnCall, amade
+from fineflow.runtime.queues.rate_limits import HOLD, calls_of
+from fineflow.runtime.queues.refusals import Refusal, budgets, refusal
 from fineflow.testing import virtual
 
 
@@ -49,91 +53,159 @@ def caused_by(error: Exception) -> Exception:
 @pytest.mark.parametrize(
     ("error", "seconds"),
     [
-        (RefusedError(), HOLD),
+        (RefusedError(), None),
         (RefusedError({"Retry-After": "7"}), 7.0),
+        (RefusedError({"Retry-After": "1.5"}), 1.5),
         (RefusedError({"retry-after": "86400"}), 600.0),
-        (RefusedError({"retry-after": "0"}), HOLD),
-        (RefusedError({"retry-after": "soon"}), HOLD),
-        (RefusedError({"retry-after": "nan"}), HOLD),
+        (RefusedError({"retry-after": "0"}), 0.0),
+        (RefusedError({"retry-after": "-3"}), 0.0),
+        (RefusedError({"retry-after": "20s"}), 20.0),
+        (RefusedError({"retry-after": "soon"}), None),
+        (RefusedError({"retry-after": "nan"}), None),
+        (RefusedError({"retry-after": "inf"}), None),
+        (RefusedError({"retry-after": "Mon, 01 Jan 2001 00:00:00 GMT"}), 0.0),
         (RefusedError({"retry-after-ms": "2500", "retry-after": "3"}), 2.5),
-        (RateLimitError(), HOLD),
+        (RefusedError({"retry-after-ms": "soon", "retry-after": "3"}), 3.0),
+        (RateLimitError(), None),
         (with_response(429, {"Retry-After": "3"}), 3.0),
-        (caused_by(RateLimitError()), HOLD),
-        (type("ResourceExhausted", (Exception,), {"code": 429})(), HOLD),
-        (OtherError(), None),
-        (with_response(503, {"Retry-After": "3"}), None),
-        (ValueError(429), None),
-        (SystemExit(429), None),
+        (caused_by(RateLimitError()), None),
+        (type("ResourceExhausted", (Exception,), {"code": 429})(), None),
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_what_is_a_refusal(error: BaseException, seconds: float | None) -> None:
-    assert refusal(error) == seconds
+def test_what_a_refusal_says(error: BaseException, seconds: float | None) -> None:
+    assert refusal(error) == Refusal(seconds)
+
+
+@pytest.mark.parametrize("error", [OtherError(), with_response(503, {"Retry-After": "3"}), ValueError(429)], ids=repr)
+def test_what_is_no_refusal(error: BaseException) -> None:
+    assert refusal(error) is None
+    assert refusal(SystemExit(429)) is None
 
 
 @pytest.mark.parametrize("zone", ["GMT", "-0000"])
 def test_a_date_is_understood(zone: str) -> None:
     at = format_datetime(datetime.now(UTC) + timedelta(seconds=90), usegmt=True).replace("GMT", zone)
-    assert refusal(RefusedError({"Retry-After": at})) == pytest.approx(89, abs=3)
+    said = refusal(RefusedError({"Retry-After": at}))
+    assert said is not None
+    assert said.seconds == pytest.approx(89, abs=3)
 
 
-async def call(component: Any, log: list[float], error: BaseException | None = None, seconds: float = 1.0) -> None:
+def test_what_responses_say_of_budgets() -> None:
+    openai = {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "7",
+        "x-ratelimit-reset-requests": "6m0s",
+        "X-RateLimit-Remaining-Tokens": "149984",
+        "x-ratelimit-reset-tokens": "20ms",
+    }
+    assert budgets(openai) == {"requests": (60, 7, 360), "tokens": (None, 149984, 0.02)}
+    reset = (datetime.now(UTC) + timedelta(seconds=30)).isoformat()
+    found = budgets(
+        {"anthropic-ratelimit-input-tokens-remaining": "50", "anthropic-ratelimit-input-tokens-reset": reset}
+    )
+    assert found["input-tokens"].remaining == 50
+    assert found["input-tokens"].seconds == pytest.approx(30, abs=3)
+    assert budgets({"x-ratelimit-remaining-requests": "many"}) == {}
+
+
+async def call(component: Any, log: list[float], error: BaseException | None = None, seconds: float = 1.0) -> HeldBack:
     held = HeldBack(component)
     await held.begin()
     log.append(asyncio.get_running_loop().time())
     await asyncio.sleep(seconds)
     held.end(error)
+    return held
+
+
+async def several(component: Any, count: int, error: BaseException | None = None, seconds: float = 1.0) -> list[float]:
+    log = list[float]()
+    await asyncio.gather(*(call(component, log, error, seconds) for _ in range(count)))
+    return log
 
 
 def test_half_as_many_at_a_time_and_then_step_by_step() -> None:
-    component, log = Component(), list[float]()
+    component = Component()
 
-    async def main() -> None:
+    async def main() -> tuple[list[float], list[float]]:
         burst = [call(component, [], RefusedError() if i < 3 else None) for i in range(8)]
         await asyncio.gather(*burst)  # three refusals of one burst halve once
         assert calls_of(component).allowed == 4
-        await asyncio.gather(*(call(component, log) for _ in range(12)))
+        before = await several(component, 12)
         await asyncio.sleep(HOLD)
-        assert calls_of(component).running == 0
-        log.append(-1)
-        await asyncio.gather(*(call(component, log) for _ in range(20)))
+        return before, await several(component, 12)
 
-    virtual.run(main())
-    assert log[:12] == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
-    after = log[13:]
-    assert after == [after[0]] * 20  # recovered: as many as the graph wants
+    before, after = virtual.run(main()).value
+    assert before == [1.0] * 4 + [2.0] * 4 + [3.0] * 4
+    assert after == [64.0] * 6 + [65.0] * 6  # one step: half as many more
 
 
-def test_another_refusal_halves_again_and_one_is_always_allowed() -> None:
+def test_time_alone_raises_no_bound() -> None:
     component = Component()
 
     async def main() -> None:
-        for expected in (2, 1, 1):
-            await asyncio.gather(*(call(component, [], RefusedError()) for _ in range(4)))
-            assert calls_of(component).allowed == expected
+        await several(component, 4, RefusedError({"Retry-After": "1"}))
+        await several(component, 2)
+        await asyncio.sleep(1000)
+        log = await several(component, 4)
+        assert log[0] == log[1] < log[2] == log[3]
 
     virtual.run(main())
 
 
-def test_the_bound_doubles_until_it_is_what_it_was() -> None:
-    component, log = Component(), list[float]()
+def test_after_a_refusal_of_a_single_call_none_runs_ahead_until_others_have_succeeded() -> None:
+    component = Component()
 
     async def main() -> None:
-        error = RefusedError({"Retry-After": "10"})
-        await asyncio.gather(*(call(component, [], error) for _ in range(8)))
-        await asyncio.gather(*(call(component, [], error) for _ in range(4)))
-        assert calls_of(component).allowed == 2
-        await asyncio.gather(*(call(component, log, seconds=5) for _ in range(12)))
+        await call(component, [], RefusedError({"Retry-After": "0"}))
+        assert calls_of(component).allowed == 0
+        log = list[float]()
+        waiting = asyncio.create_task(call(component, log))
+        await asyncio.sleep(500)
+        assert not log  # time alone says nothing
+        for _ in range(6):  # stock's own
+            await amade(component, lambda: asyncio.sleep(5))
+        await waiting
+        assert 516 <= log[0] <= 531
 
     virtual.run(main())
-    assert log == [2.0] * 2 + [7.0] * 2 + [12.0] * 4 + [17.0] * 4  # 2 at a time, from 12 s on 4
 
 
-def test_what_stock_wants_never_waits() -> None:
+def test_a_bound_that_is_too_high_again_holds_for_longer() -> None:
+    component = Component()
+
+    async def main() -> list[float]:
+        loop, tried = asyncio.get_running_loop(), []
+        for _ in range(4):
+            held = HeldBack(component)
+            begun = asyncio.create_task(held.begin())
+            while not begun.done():
+                await amade(component, lambda: asyncio.sleep(1))
+            tried.append(loop.time())
+            held.end(RefusedError({"Retry-After": "1"}))
+        return tried
+
+    tried = virtual.run(main()).value
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert [round(gap / 15) for gap in gaps] == [2, 4, 8]
+
+
+def test_nothing_runs_ahead_before_the_time_that_the_provider_says() -> None:
+    component = Component()
+
+    async def main() -> list[float]:
+        await several(component, 8, RefusedError({"Retry-After": "20"}))
+        return await several(component, 4)
+
+    assert virtual.run(main()).value == [21.0] * 4
+
+
+def test_what_stock_wants_waits_only_for_what_runs_ahead() -> None:
     component, log = Component(), list[float]()
 
     async def main() -> None:
-        note(component, RefusedError(), 0.0)
+        time = asyncio.get_running_loop().time
+        await several(component, 2, RefusedError({"Retry-After": "0"}), 0.0)
         first = asyncio.create_task(call(component, log, seconds=30))
         held = HeldBack(component)
         waiting = asyncio.create_task(held.begin())
@@ -141,19 +213,132 @@ def test_what_stock_wants_never_waits() -> None:
         assert not waiting.done()
         held.want()
         await waiting
-        assert asyncio.get_running_loop().time() == 5
-        await HeldBack(component, wanted=True).begin()
-        assert asyncio.get_running_loop().time() == 5
+        assert time() == 30  # two at a time were refused
+        held.end(None)
         await first
+        calls_of(component)._pause = time() + 100
+        await HeldBack(component, wanted=True).begin()
+        assert time() == 30
 
     virtual.run(main())
+
+
+def test_a_call_of_stocks_that_calls_ahead_may_have_stopped_is_made_again_after_them() -> None:
+    component = Component()
+
+    async def main() -> tuple[list[float], list[float]]:
+        time, ahead, made = asyncio.get_running_loop().time, list[float](), list[float]()
+
+        async def own() -> str:
+            made.append(time())
+            if calls_of(component).running > 1:
+                raise RefusedError
+            return "answer"
+
+        running = asyncio.create_task(call(component, ahead, seconds=3))
+        await asyncio.sleep(0)
+        assert await amade(component, own) == "answer"
+        await running
+        with pytest.raises(RefusedError):  # alone, it is stock's
+            await amade(component, lambda: failing())
+        return ahead, made
+
+    async def failing() -> None:
+        raise RefusedError
+
+    assert virtual.run(main()).value == ([0.0], [0.0, 3.0])
+
+
+def test_a_refusal_ahead_is_not_stocks_unless_the_call_was_alone() -> None:
+    async def main() -> None:
+        for beside in (False, True):
+            component = Component()
+            if beside:
+                await HeldBack(component).begin()
+            held = HeldBack(component)
+            await held.begin()
+            held.want()
+            held.end(RefusedError())
+            assert held.refused == beside
+        function = HeldBack(Component(), repeatable=False)
+        await function.begin()
+        function.end(RefusedError())
+        assert not function.refused
+
+    virtual.run(main())
+
+
+def test_a_client_repeats_no_request_that_was_refused_ahead() -> None:
+    component = Component()
+
+    async def main() -> None:
+        held, own = HeldBack(component), OwnCall(component)
+        await held.begin()
+        assert not held.responded(429, {})  # it is alone
+        calls_of(component).allowed = None
+        assert own._begins(lambda: None)
+        assert held.responded(429, {})
+        assert own.responded(429, {})  # beside a call ahead
+        held.end(None)
+        own.over(None)
+        assert own._begins(lambda: None)
+        assert not own.responded(429, {})
+        assert not own.responded(200, {})
+        own.over(None)
+
+    virtual.run(main())
+
+
+def test_a_budget_that_is_told_is_left_to_stock_before_it_is_spent() -> None:
+    component = Component()
+
+    async def main() -> list[float]:
+        first = HeldBack(component)
+        await first.begin()
+        told = {"limit": "60", "remaining": "9", "reset": "40s"}
+        first.responded(200, {f"x-ratelimit-{name}-requests": value for name, value in told.items()})
+        first.end(None)
+        return await several(component, 8, seconds=100)
+
+    assert virtual.run(main()).value == [0.0] * 3 + [40.0] * 5  # 6 of 60 are stock's
+
+
+def test_a_rate_is_learned_where_none_is_told() -> None:
+    component = Component()
+
+    async def main() -> int:
+        for _ in range(60):
+            await call(component, [], seconds=0.1)
+        await call(component, [], RefusedError({"Retry-After": "54"}), seconds=0)
+        for _ in range(5):
+            await amade(component, lambda: asyncio.sleep(20))  # the bound is raised
+        log, begin = list[float](), asyncio.get_running_loop().time()
+        running = [asyncio.create_task(call(component, log, seconds=0.1)) for _ in range(80)]
+        await asyncio.sleep(30)
+        for task in running:
+            task.cancel()
+        return sum(at < begin + 30 for at in log)
+
+    assert 0 < virtual.run(main()).value <= 81
+
+
+class Model:
+    def __init__(self, name: str, url: str = "http://a") -> None:
+        self.model_name, self.openai_api_base = name, url
+
+
+def test_objects_of_one_model_share_a_bound() -> None:
+    assert calls_of(Model("m")) is calls_of(Model("m"))
+    assert calls_of(Model("m")) is not calls_of(Model("n"))
+    assert calls_of(Model("m")) is not calls_of(Model("m", "http://b"))
+    assert calls_of(Component()) is not calls_of(Component())
 
 
 def test_a_call_that_is_cancelled_while_it_waits_holds_nothing() -> None:
     component = Component()
 
     async def main() -> None:
-        note(component, RefusedError(), 0.0)
+        await several(component, 2, RefusedError({"Retry-After": "0"}))
         first = asyncio.create_task(call(component, []))
         await asyncio.sleep(0)
         second = asyncio.create_task(call(component, []))

@@ -9,18 +9,25 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of one request to an LLM: of its prompt, those of them that were cached, and those that it decoded."""
+    """Tokens of one request to an LLM: of its prompt, those of them that were cached, and those that it decoded.
+
+    told: the answer says how many were cached, so its provider has a cache. written: of the prompt, to that cache.
+    reasoning: of those that it decoded.
+    """
 
     prompt: int = 0
     cached: int = 0
     decoded: int = 0
+    told: bool = field(default=False, compare=False)
+    written: int = 0
+    reasoning: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from fineflow.protocols import CacheStatistics, Measured
+from fineflow.runtime.bill import Usage, used
 from fineflow.runtime.queues.admission import log, process_admission
 from fineflow.runtime.reruns import DIFFERENT, EQUAL, UNSTEADY, VerificationStatistics, reruns
 
@@ -85,11 +86,15 @@ class QueryStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """Snapshot of this process; figures count from its start, or from the fork that created it."""
+    """Snapshot of this process; figures count from its start, or from the fork that created it.
+
+    models: tokens of the requests that plans of optimized objects know of, by model, where answers tell them.
+    """
 
     queries: QueryStatistics
     engines: Mapping[str, EngineStatistics]
     verification: VerificationStatistics = field(default_factory=VerificationStatistics)
+    models: Mapping[str, Usage] = field(default_factory=dict)
 
     def prometheus(self) -> str:
         """Returns the snapshot in Prometheus' text exposition format, version 0.0.4."""
@@ -111,6 +116,7 @@ class Statistics:
             lines.append(f"{name.ljust(widths[0])}  {numbers}")
         if self.verification != VerificationStatistics():
             lines.append(str(self.verification))
+        lines += [usage.line(model) for model, usage in self.models.items()]
         return "\n".join(lines)
 
 
@@ -241,7 +247,7 @@ def statistics() -> Statistics:
             caches.setdefault(name, []).append(cache)
     names = sorted(tallies.keys() | queues.keys() | caches.keys())
     engines = {name: _engine(name, tallies.get(name, []), queues.get(name, []), caches.get(name, [])) for name in names}
-    return Statistics(queries, MappingProxyType(engines), reruns().statistics())
+    return Statistics(queries, MappingProxyType(engines), reruns().statistics(), MappingProxyType(used()))
 
 
 def _engine(

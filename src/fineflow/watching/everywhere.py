@@ -11,6 +11,7 @@ from typing import Any
 import wrapt
 
 from fineflow.errors import FineflowWarning
+from fineflow.runtime.bill import Usage
 from fineflow.watching.report import Report
 from fineflow.watching.watcher import Watcher
 
@@ -23,7 +24,11 @@ class Everywhere:
 
     def report(self) -> Report:
         """Returns what all of them saw."""
-        return Report.of([app for each in self._watchers for app in each.apps])
+        models = dict[str, Usage]()
+        for watcher in self._watchers:
+            for name, usage in watcher.models.items():
+                models[name] = models.get(name, Usage()) + usage
+        return Report.of([app for each in self._watchers for app in each.apps], models)
 
     def _watched_by(self, watcher: Watcher) -> None:
         watcher.keeps = True  # a program's objects are often gone when it has ended, and could not be planned

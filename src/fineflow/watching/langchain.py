@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
 from uuid import UUID
@@ -15,6 +16,7 @@ import fineflow
 from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.langchain.inner_calls.dry_run import DryRuns, sent_one_by_one
+from fineflow.adapters.langchain.models.usage import tokens
 from fineflow.runtime.events import now
 from fineflow.watching.runs import Run
 from fineflow.watching.watcher import Predictions, Watcher
@@ -57,6 +59,14 @@ class _Watcher(Watcher):
         run.where, run.streamed = where, bool(flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR))
         self._begin(run_id, run, around, given, obj)
 
+    def _bill(self, response: Any) -> None:
+        with suppress(Exception):  # of a class of the user's
+            generations = [each for answers in response.generations for each in answers[:1]]
+            for each in generations:
+                if (found := tokens([each])) is not None:
+                    metadata = each.message.response_metadata
+                    self._used(metadata.get("model_name") or metadata.get("model") or "a model without a name", found)
+
     def _repr_html_(self) -> str:
         return self.report()._repr_html_()
 
@@ -96,10 +106,14 @@ class FineflowCallbackHandler(_Watcher, BaseCallbackHandler):
     def _over(self, _: Any, *, run_id: UUID, **told: Any) -> None:
         self._end(run_id)
 
+    def on_llm_end(self, response: Any, *, run_id: UUID, **told: Any) -> None:
+        self._end(run_id)
+        self._bill(response)
+
     def _failed(self, _: BaseException, *, run_id: UUID, **told: Any) -> None:
         self._end(run_id, failed=True)
 
-    on_chain_end = on_llm_end = on_retriever_end = on_tool_end = _over  # type: ignore[assignment]
+    on_chain_end = on_retriever_end = on_tool_end = _over  # type: ignore[assignment]
     on_chain_error = on_llm_error = on_retriever_error = on_tool_error = _failed  # type: ignore[assignment]
 
 
@@ -126,10 +140,14 @@ class AsyncFineflowCallbackHandler(_Watcher, AsyncCallbackHandler):
     async def _over(self, _: Any, *, run_id: UUID, **told: Any) -> None:
         self._end(run_id)
 
+    async def on_llm_end(self, response: Any, *, run_id: UUID, **told: Any) -> None:
+        self._end(run_id)
+        self._bill(response)
+
     async def _failed(self, _: BaseException, *, run_id: UUID, **told: Any) -> None:
         self._end(run_id, failed=True)
 
-    on_chain_end = on_llm_end = on_retriever_end = on_tool_end = _over  # type: ignore[assignment]
+    on_chain_end = on_retriever_end = on_tool_end = _over  # type: ignore[assignment]
     on_chain_error = on_llm_error = on_retriever_error = on_tool_error = _failed  # type: ignore[assignment]
 
 

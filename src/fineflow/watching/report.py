@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from html import escape
 from statistics import fmean, median
 from typing import Any
@@ -19,6 +19,7 @@ from fineflow.ir import Effect, Op
 from fineflow.ir.text import WIDTH, duration, printable, wrap
 from fineflow.obstacles import advice
 from fineflow.options import Options
+from fineflow.runtime.bill import Usage
 from fineflow.watching.fitted import fitted, observed
 from fineflow.watching.runs import App, Run
 
@@ -69,15 +70,19 @@ class AppReport:
 
 @dataclass(frozen=True)
 class Report:
-    """What a handler has seen so far, the app with the largest predicted saving first."""
+    """What a handler has seen so far, the app with the largest predicted saving first.
+
+    models: tokens of all requests, by model, where answers tell them; of LangChain's models.
+    """
 
     apps: tuple[AppReport, ...]
+    models: Mapping[str, Usage] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, apps: Iterable[App]) -> Report:
+    def of(cls, apps: Iterable[App], models: Mapping[str, Usage] | None = None) -> Report:
         found = [_of_app(app) for app in apps]
         found = [each for each in found if each.taken] or found  # embedding models, for one, are called by themselves
-        return cls(tuple(sorted(found, key=lambda each: each.optimized_s - each.now_s)))
+        return cls(tuple(sorted(found, key=lambda each: each.optimized_s - each.now_s)), models or {})
 
     def __str__(self) -> str:
         return self.to_text()
@@ -86,11 +91,13 @@ class Report:
         """Renders the report as text. width: in columns; words that are longer stay whole."""
         if not self.apps:
             return "No call has ended yet: attach the handler to calls, config={'callbacks': [handler]}."
-        said = (
-            "\n".join(line for text in (each.headline, *each.what) for line in wrap("", [text], "    ", width))
-            for each in self.apps
-        )
+        parts = [(each.headline, *each.what) for each in self.apps]
+        parts += [self._lines()] if self.models else []
+        said = ("\n".join(line for text in part for line in wrap("", [text], "    ", width)) for part in parts)
         return printable("\n\n".join(said))
+
+    def _lines(self) -> tuple[str, ...]:
+        return tuple(usage.line(model) for model, usage in self.models.items())
 
     def to_json(self) -> str:
         """Returns the report as JSON: a list of apps, see ``AppReport`` for the keys."""
@@ -100,6 +107,7 @@ class Report:
         """Renders the report as one self-contained page."""
         longest = max((each.now_s for each in self.apps), default=0.0) or 1.0
         body = "".join(_section(each, longest) for each in self.apps) or f"<p>{escape(str(self))}</p>"
+        body += "".join(f"<p>{escape(line)}</p>" for line in self._lines())
         return (
             '<!doctype html><html lang="en"><head><meta charset="utf-8">'
             '<meta name="viewport" content="width=device-width,initial-scale=1">'

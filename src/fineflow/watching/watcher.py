@@ -16,7 +16,8 @@ from fineflow.adapters.inner_calls.dry_calls import Door, DryCalls, inside, pred
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, active, watching
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.registry import is_optimized
-from fineflow.runtime.events import now
+from fineflow.runtime.bill import Usage
+from fineflow.runtime.events import Tokens, now
 from fineflow.watching.fitted import fitted
 from fineflow.watching.report import Report, plan_of
 from fineflow.watching.runs import App, Run
@@ -56,6 +57,7 @@ class Watcher:
         self._open: dict[Hashable, tuple[Run, Door | None, _Tokens]] = {}
         self._apps: dict[Any, App] = {}
         self._alive: dict[Any, Any] = {}
+        self._models: dict[str, Usage] = {}
         self._plans: dict[int, tuple[weakref.ref[Any], Plan | None]] = {}
         self._dry = self._predictions()
 
@@ -70,17 +72,25 @@ class Watcher:
 
     def report(self) -> Report:
         """Returns what was seen so far, and what would be gained: prints as text; ``to_html()``, ``to_json()``."""
-        return Report.of(self.apps)
+        return Report.of(self.apps, self.models)
 
     @property
     def apps(self) -> list[App]:
         """What was seen so far, by outermost object."""
         return list(self._apps.values())
 
+    @property
+    def models(self) -> dict[str, Usage]:
+        """Tokens of all requests so far, by model."""
+        with self._lock:
+            return dict(self._models)
+
     def clear(self) -> None:
         """Forgets what was seen."""
         self._apps.clear()
         self._alive.clear()
+        with self._lock:
+            self._models.clear()
 
     # --- events ---------------------------------------------------------------------------------------------------
 
@@ -143,6 +153,11 @@ class Watcher:
         run.end, run.failed = end, failed
         if run.root is run:
             self._ended(run)
+
+    def _used(self, model: str, tokens: Tokens) -> None:
+        """Counts the tokens of a request."""
+        with self._lock:
+            self._models[model] = self._models.get(model, Usage()) + Usage.of(tokens)
 
     def _note(self, run: Run) -> None:
         saved, early = self._at_once(run)

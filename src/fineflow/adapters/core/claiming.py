@@ -17,12 +17,12 @@ from fineflow.runtime import recording
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
 from fineflow.runtime.call.late_call import LateCall
-from fineflow.runtime.events import now
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.component_calls import StreamedCall
-from fineflow.runtime.queues.rate_limits import note
+from fineflow.runtime.queues.held_back import HeldBack
+from fineflow.runtime.queues.own_requests import OwnCall, amade, made
 
 T = TypeVar("T")
 
@@ -109,12 +109,14 @@ class Claiming:
         check()  # the wait may have ended because the call was stopped
         if entry is None:  # the loop is unreachable: nothing else needs the component's result
             return self.nobodys_entry(), own()
-        since = now()
-        try:
+
+        def in_slot() -> T:
             with self.bridge.slot():
-                result = own()
-        except BaseException as error:
-            note(self.shadows.plan.objects.get(leaf), error, since)
+                return own()
+
+        try:
+            result = made(self._component(leaf), in_slot, key)
+        except BaseException:
             # Not the exception itself: its traceback holds stock's frames, which must not be freed on the loop thread.
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
@@ -132,15 +134,16 @@ class Claiming:
             _taken()
         if not mine or entry.over:  # the call may have ended meanwhile
             return entry, entry.result()
-        since = now()
         try:
-            result = await self.call.for_stock(own)
+            result = await amade(self._component(leaf), partial(self.call.for_stock, own), key)
         except BaseException as error:
-            note(self.shadows.plan.objects.get(leaf), error, since)
             entry.fail(error)
             raise
         entry.finish(result)
         return entry, result
+
+    def _component(self, leaf: str) -> Any:
+        return self.shadows.plan.objects.get(leaf)
 
     async def _claim_from_elsewhere(
         self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable
@@ -162,7 +165,7 @@ class Claiming:
         if entry.cut and self.bridge.over:
             return entry, entry.result()
         try:
-            result = await own()
+            result = await amade(self._component(leaf), own, key)
         except BaseException:
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
@@ -212,31 +215,67 @@ class Claiming:
     def _claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
         return self.call.claims.claim(leaf, self.shadows.arguments(key), usable)
 
-    def paced(self, chunks: Iterator[T], pieces: StreamedCall | None = None) -> Iterator[T]:
+    def paced(
+        self, leaf: str, key: Any, make: Callable[[], Iterator[T]], pieces: StreamedCall | None = None
+    ) -> Iterator[T]:
         """Yields stock's own stream, taking a permit per chunk: between chunks the reader may be slow.
 
-        pieces: of a component with its own limit.
+        key: its arguments. make: begins it. pieces: of a component with its own limit.
         """
-        chunks = iter(chunks)
-        while True:
+        chunks: Iterator[T] = iter(())
+        own, failure = OwnCall(self._component(leaf), key), None
+
+        def take() -> T:
             check()
             with self.bridge.slot():
-                chunk = next(chunks, _END) if pieces is None else pieces.next(chunks, _END)
-            if chunk is _END:
-                return
-            yield cast(T, chunk)
+                return cast(T, next(chunks, _END) if pieces is None else pieces.next(chunks, _END))
 
-    async def apaced(self, chunks: AsyncIterator[T], pieces: StreamedCall | None = None) -> AsyncGenerator[T, None]:
-        """``paced`` for async leaves. The caller must close it, which closes the source."""
-        chunks, take = aiter(chunks), anext if pieces is None else pieces.anext
+        def first() -> T:
+            nonlocal chunks
+            chunks = iter(make())
+            return take()
+
+        chunk = own.begin(first)
+        own.answers()
         try:
-            while True:
-                check()
-                chunk = await self.call.for_stock(lambda: take(chunks, _END))
-                if chunk is _END:
-                    return
-                yield cast(T, chunk)
+            while chunk is not _END:
+                yield chunk
+                chunk = take()
+        except BaseException as error:
+            failure = error
+            raise
         finally:
+            own.over(failure)
+
+    async def apaced(
+        self, leaf: str, key: Any, make: Callable[[], AsyncIterator[T]], pieces: StreamedCall | None = None
+    ) -> AsyncGenerator[T, None]:
+        """``paced`` for async leaves. The caller must close it, which closes the source."""
+        chunks: Any = None
+        own, failure, begun = OwnCall(self._component(leaf), key), None, False
+
+        async def take() -> T:
+            check()
+            step = anext if pieces is None else pieces.anext
+            return cast(T, await self.call.for_stock(lambda: step(chunks, _END)))
+
+        async def first() -> T:
+            nonlocal chunks
+            chunks = aiter(make())
+            return await take()
+
+        try:
+            chunk, begun = await own.abegin(first), True
+            own.answers()
+            while chunk is not _END:
+                yield chunk
+                chunk = await take()
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            if begun:
+                own.over(failure)
             if hasattr(chunks, "aclose"):
                 await chunks.aclose()
 
@@ -301,7 +340,8 @@ class Claiming:
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         for keys, work in works:
             entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
-            task = call.task(_do(call, leaf, entries, work), 0, 0.0, leaf, None)
+            held = HeldBack(self._component(leaf)) if leaf in self.shadows.plan.objects else None
+            task = call.task(_do(call, leaf, entries, work, held), 0, 0.0, leaf, None)
             for entry in entries:
                 entry.worker, entry.task = Side.GRAPH, task
                 entry.running()
@@ -324,13 +364,22 @@ def _taken() -> None:
         recording.taken()
 
 
-async def _do(call: Call, leaf: str, entries: Sequence[Entry], work: Callable[[], Awaitable[Sequence[Any]]]) -> None:
+async def _do(
+    call: Call,
+    leaf: str,
+    entries: Sequence[Entry],
+    work: Callable[[], Awaitable[Sequence[Any]]],
+    held: HeldBack | None,
+) -> None:
+    slot = call.slot()
+    slot.ahead = held
     try:
-        async with call.slot():
+        async with slot:
             done = list(zip(entries, await work(), strict=True))
     except BaseException as error:
+        alone = len(entries) == 1 and not (held is not None and held.refused)
         for entry in entries:  # if several calls were batched it is not known which failed: stock makes each alone
-            entry.fail(error, own=len(entries) == 1)
+            entry.fail(error, own=alone)
         if isinstance(error, asyncio.CancelledError):
             raise
         return

@@ -30,6 +30,7 @@ from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.bridge import AbandonableStream
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
+from fineflow.runtime.queues import provider_caches
 from fineflow.runtime.queues.admission import limits_in_force
 from fineflow.runtime.queues.component_calls import limit_changes
 from fineflow.runtime.queues.registry import queues_in_use
@@ -194,6 +195,8 @@ class Planned(wrapt.ObjectProxy[Any]):
         if said.objective is None and self._self_options.objective is not None:
             said = said._replace(objective=self._self_options.objective)
         admission = Admission(said)
+        if self._self_options.cache is not None:
+            admission.mark(provider_caches.mode, self._self_options.cache)
         plan = self._self_plans.get(invocation.way)
         if plan is not None:
             admission.mark(depth, plan.depth)

@@ -19,7 +19,8 @@ from fineflow.runtime.call.values import Failed
 from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.rate_limits import HeldBack
+from fineflow.runtime.queues.held_back import HeldBack
+from fineflow.runtime.queues.own_requests import amade, made
 
 Finished = Callable[[Any], None]
 """Gets the result of a call, or a ``Failed``, on the loop of the call."""
@@ -96,7 +97,8 @@ class MethodAhead:
         self._call = partial(method, *args, **named)
         self._awaits = method.__name__.startswith("a")
         self._limit = limit
-        self._held = HeldBack(getattr(method, "__self__", None))
+        self._of = getattr(method, "__self__", None)
+        self._held = HeldBack(self._of)
         self._work: Submission[Any] | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
@@ -139,13 +141,23 @@ class MethodAhead:
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         assert self._work is not None
         self._held.want()
-        with on_stop(self._work.cancel):
-            return self._work.wait()
+        try:
+            with on_stop(self._work.cancel):
+                return self._work.wait()
+        except Exception:
+            if not self._held.refused:
+                raise
+        return made(self._of, self._call)
 
     async def astock(self, invocation: Callable[[], Invocation]) -> Any:
         assert self._work is not None
         self._held.want()
-        return await self._work.wait_async()
+        try:
+            return await self._work.wait_async()
+        except Exception:
+            if not self._held.refused:
+                raise
+        return await amade(self._of, self._call)
 
     def drop(self) -> None:
         if self._work is not None and not self._work.outcome.done():

@@ -24,6 +24,7 @@ from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.lanes import lane_of
+from fineflow.adapters.langchain.models.beginnings import beginning
 from fineflow.adapters.langchain.models.usage import tokens
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
@@ -32,6 +33,7 @@ from fineflow.adapters.langchain.stores import deferred_writes
 from fineflow.ir import Graph, Primitive
 from fineflow.options import Options
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
+from fineflow.runtime.queues.provider_caches import beginning_readers
 
 
 class LangChain(Framework):
@@ -112,3 +114,4 @@ class LangChain(Framework):
 
 FRAMEWORK = LangChain()
 token_readers.append(tokens)
+beginning_readers.append(beginning)

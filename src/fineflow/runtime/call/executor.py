@@ -16,7 +16,7 @@ from types import CoroutineType
 from typing import Any
 
 from fineflow.cost_model.costs import costs
-from fineflow.ir import Graph, Primitive, Ref
+from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
 from fineflow.runtime.call.own_time import own_seconds
@@ -29,7 +29,7 @@ from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.events import now
 from fineflow.runtime.queues.component_calls import limited_component
-from fineflow.runtime.queues.rate_limits import HeldBack
+from fineflow.runtime.queues.held_back import HeldBack
 
 _SHOWN = 200  # characters of a surprise that are kept
 
@@ -338,7 +338,8 @@ class Execution(Values):
         if entry is not None:
             entry.slot = made
             if p.component is not None:
-                made.ahead = HeldBack(p.component, wanted=entry.for_stock)
+                again = p.op not in (Op.CALL, Op.TOOL)  # stock calls functions of the user's as often as without us
+                made.ahead = HeldBack(p.component, wanted=entry.for_stock, repeatable=again)
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:

@@ -16,7 +16,7 @@ from fineflow.runtime.call.claims import Claims, Summary
 from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.queues.component_calls import LimitedComponent, permit_for
-from fineflow.runtime.queues.rate_limits import HeldBack
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.request_context import depth, path, query, started
 
 T = TypeVar("T")
@@ -312,6 +312,12 @@ class Slot:
         if self.ahead is not None:
             self.ahead.end(error)
 
+    def pause(self) -> None:
+        """Releases what is held while a reader has the component wait: other calls may not wait for this one."""
+        self.leave()
+        if self.ahead is not None:
+            self.ahead.settle()
+
     async def take(self) -> None:
         """Waits for a slot of the call (FIFO), then for a permit of the component (by its policy)."""
         if self._limit is not None:
@@ -325,7 +331,7 @@ class Slot:
                 raise
 
     def leave(self) -> None:
-        """Releases what is held: at the end, or while the component is paused."""
+        """Releases what is held."""
         if self._permit is not None:
             self._permit.release()
         if self._limit is not None and self._held:

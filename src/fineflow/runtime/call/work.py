@@ -12,6 +12,8 @@ from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import Ended, LeftToStock
 from fineflow.runtime.queues.component_calls import CallRecord, limited_component, tokens_of
+from fineflow.runtime.queues.held_back import HeldBack
+from fineflow.runtime.queues.own_requests import told
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
@@ -42,6 +44,8 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     now = events.now()
     begun = queued if entry.slot is None else float(entry.slot.since)
     paused = 0.0 if entry.slot is None else float(entry.slot.paused)
+    held: HeldBack | None = None if entry.slot is None else entry.slot.ahead
+    refused = held is not None and held.refused
     entry.slot = None
     run.worked(p, now)
     if counted is not None:
@@ -49,13 +53,14 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
         counted.tokens = tokens_of(result) if failure is None and events.listening() else None
         counted.end(failed=isinstance(failure, Exception))
     if failure is not None:
-        _fail(entry, failure)
+        _fail(entry, LeftToStock("the provider refused it ahead; stock asks itself") if refused else failure)
         if isinstance(failure, asyncio.CancelledError):
             run.cancelled(p, failure)
             raise failure
         return
     if foreign and not p.params.get("pairwise"):  # those are measured per score
         costs.observe(p.engine or "", p.op, None, now - begun - paused, p.name)
+    told(p.component, result, None if held is None else held.writing)
     entry.finish(result)
     run.call.claims.forget(p.leaf, entry)
 

@@ -36,7 +36,7 @@ class Segment(NamedTuple):
 
 
 class Prompt:
-    """Tokens of a prompt, and hashes of its beginnings.
+    """Tokens of a prompt (or its bytes, where nobody knows the tokens), and hashes of its beginnings.
 
     size: tokens per block of the cache. keys: of the full blocks, each a hash of all tokens up to the block's end; none
     if the engine does not share beginnings. segments: in order; none if only the tokens are known.

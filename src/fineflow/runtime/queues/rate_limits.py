@@ -1,93 +1,170 @@
-"""Rate limits of providers: after a refusal with 429, fewer calls of a component run ahead at a time, for a while.
+"""Rate limits of providers: what runs ahead yields. Less does of a model that refuses, or says that it is going to.
 
-Only calls ahead of stock are held back. A call that stock waits for starts at once, and the error itself is stock's:
-it retries or raises, as it does without fineflow.
+Only calls ahead of stock are held back. One that is refused does not exist for stock, which makes the call itself, with
+its own retries. Where calls ahead may be the reason why stock's own call was refused, it is made again when these have
+ended. So no call fails that would not have failed in stock.
 """
 
 from __future__ import annotations
 
-import asyncio
-import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Protocol
 
 from fineflow.runtime import events
+from fineflow.runtime.queues.provider_caches import ProviderCache
+from fineflow.runtime.queues.refusals import LONGEST, REFUSED, Left, Refusal, budgets, told_to_wait
 
 HOLD = 60.0
-"""Seconds for which the lower bound holds, unless the error says how long."""
+"""Seconds for which a lower bound holds at least, unless the provider says when to ask again."""
 
-_LONGEST = 600.0
-_RECOVERY = 15.0  # seconds after which a bound is doubled, until it is what it was
-_NAMES = frozenset({"RateLimitError", "RateLimitException", "TooManyRequests", "TooManyRequestsError"})
-_MORE_NAMES = frozenset({"ResourceExhausted", "ThrottlingException", "RateLimitExceeded"})
-_REFUSED = 429
-_CAUSES = 5  # of an error, looked through
+_RECOVERY = 15.0  # the same if it does; and seconds between two steps of the recovery
+_EVIDENCE = 4  # calls that have to succeed before a step of the recovery
+_FREE = 32  # a bound from which on there is none
+_MOST_PATIENT = 4  # doublings of _RECOVERY, if the bound turns out to be too high again and again
+_RESERVE = 0.1  # share of a provider's budget that is left to stock
+_MINUTE = 60.0
+_SOON = 0.1  # seconds after which a call asks again that stock wants, if it is not woken
+_COUNTED = 4096  # requests of the last minute
+_KEPT = 1024  # models
+_MODEL = ("model_name", "model", "model_id", "azure_deployment", "deployment_name")
+_SERVER = ("openai_api_base", "azure_endpoint", "anthropic_api_url", "base_url", "api_base", "endpoint", "endpoint_url")
 
 _lock = threading.RLock()  # reentrant: a collected stream may end a call inside
-_known: dict[int, AheadCalls] = {}
+_known: dict[Hashable, ModelCalls] = {}
 
 
-class AheadCalls:
-    """The calls of one component that run ahead: how many there are, and how many there may be."""
+class _Call(Protocol):
+    """A call ahead of stock (``held_back``). wanted: stock waits for it."""
 
-    def __init__(self, component: Any) -> None:
-        self.running = 0
-        self.allowed: int | None = None  # None: any number
-        self._key = id(component)
-        self._usual = 0  # bound at which it has recovered
+    @property
+    def wanted(self) -> bool: ...
+    def wake(self) -> None:
+        """Lets the call ask again. From any thread."""
+
+
+class ModelCalls:
+    """The calls of one model (or of another component) in this process: those ahead of stock, and stock's own."""
+
+    def __init__(self) -> None:
+        self.running = self.started = 0
+        self.allowed: int | None = None  # calls ahead start only while fewer calls are running; None: no bound
+        self.ahead = set[_Call]()  # running, and not asked for by stock
+        self.cache = ProviderCache()
+        self._patience = 0
+        self._good = 0  # calls that have succeeded since the bound was changed
         self._lowered = float("-inf")  # time of the last refusal that lowered the bound
-        self._raised = 0.0  # time of the next step of the recovery
-        self._waiting: list[HeldBack] = []
-        self._kept = True  # as long as the component exists
-        try:
-            weakref.finalize(component, _known.pop, self._key, None).atexit = False
-        except TypeError:  # it has no weak references
-            self._kept = False
+        self._raised = 0.0  # time from which on the bound may be raised
+        self._pause = 0.0  # time up to which nothing runs ahead, as the provider has said
+        self._budgets: dict[str, _Budget] = {}
+        self._sent = deque[float](maxlen=_COUNTED)
+        self._per_minute: float | None = None  # what was accepted before a refusal, if no budget is told
+        self._waiting: list[_Call] = []
+        self._quiet: list[Callable[[], None]] = []  # called when none runs ahead
 
-    def refused(self, since: float, seconds: float) -> None:
-        """Halves the number of calls. since: begin of the refused call; one before the last refusal says nothing new.
+    @property
+    def idle(self) -> bool:
+        """True if nothing is running, and nothing is known that matters later."""
+        unknown = self.allowed is None and not self.cache.known
+        return unknown and not (self.running or self._waiting or self._budgets)
 
-        seconds: for which that holds.
-        """
+    def refused(self, since: float, said: Refusal) -> None:
+        """Halves the number of calls. since: begin of the refused one; before the last refusal it says nothing new."""
         now = events.now()
         with _lock:
-            if since >= self._lowered:
+            if said.seconds is not None:
+                self._pause = max(self._pause, now + said.seconds)
+            if since > self._lowered:
                 before = self.running if self.allowed is None else min(self.running, self.allowed)
-                self._usual = max(self._usual, before) if self.allowed is not None else before
-                self.allowed = max(1, before // 2)
-                self._lowered, self._raised = now, now + seconds
-            else:
-                self._raised = max(self._raised, now + seconds)
+                self.allowed = before // 2
+                self._patience = min(self._patience + 1, _MOST_PATIENT) if now - self._lowered < LONGEST else 0
+                self._learn_rate(before, now)
+                self._lowered, self._good = now, 0
+            seconds = HOLD if said.seconds is None else max(said.seconds, _RECOVERY)
+            self._raised = max(self._raised, now + seconds * 2**self._patience)
 
-    def begin(self, call: HeldBack) -> float | None:
+    def _learn_rate(self, before: int, now: float) -> None:
+        accepted = self._last_minute(now) - before
+        if accepted > 2 * before and not self._budgets:  # else the number at a time explains it
+            self._per_minute = accepted
+
+    def _last_minute(self, now: float) -> int:
+        while self._sent and self._sent[0] <= now - _MINUTE:
+            self._sent.popleft()
+        return len(self._sent)
+
+    def told(self, left: Mapping[str, Left]) -> None:
+        """Takes note of what a response says is left of the provider's budgets."""
+        with _lock:
+            for kind, each in left.items():
+                self._budgets[kind] = _Budget.of(kind, each, self._budgets.get(kind))
+
+    def begin(self, call: _Call) -> float | None:
         """Counts a call and returns None if it may begin; else the seconds after which to ask again, if not woken."""
         with _lock:
-            self._recover()
-            if call.wanted or self.allowed is None or self.running < self.allowed:
-                self.running += 1
+            now = events.now()
+            if not self._in_the_way(call) if call.wanted else self._room(now):
+                self._start(now)
+                if not call.wanted:
+                    self.ahead.add(call)
                 return None
             self._waiting.append(call)
-            return max(self._raised - events.now(), 0.001)
+            if call.wanted:
+                return _SOON
+            times = (self._pause, self._raised, *(each.until for each in self._budgets.values()))
+            return max(min((at - now for at in times if at > now), default=1.0), 0.001)
 
-    def leave(self, call: HeldBack) -> None:
+    def begin_own(self, ended: Callable[[], None], *, again: bool) -> bool:
+        """Counts stock's own call and returns True; False if calls ahead are in its way.
+
+        ended: is then called after them. again: it was refused, maybe because of them.
+        """
+        with _lock:
+            if self.ahead and (again or self._in_the_way()):
+                self._quiet.append(ended)
+                return False
+            self._start(events.now())
+            return True
+
+    def _in_the_way(self, call: _Call | None = None) -> bool:
+        """Returns True if a call that stock waits for would be one too many beside calls ahead, which end soon."""
+        bounded = self.allowed is not None and self.running >= max(self.allowed, 1)
+        return bounded and not self.ahead <= {call}
+
+    def _start(self, now: float) -> None:
+        self.running += 1
+        self.started += 1
+        self._sent.append(now)
+        for each in self._budgets.values():
+            each.started += 1
+
+    def leave(self, call: _Call) -> None:
         """Takes a call out of those that wait."""
         with _lock:
             if call in self._waiting:
                 self._waiting.remove(call)
 
-    def end(self) -> None:
-        """Counts the end of a call, and wakes the next one."""
+    def end(self, *, good: bool) -> None:
+        """Counts the end of a call, and wakes the next one. good: it has succeeded."""
         with _lock:
             self.running -= 1
-            if not (self._kept or self.running or self._waiting or self.allowed):
-                _known.pop(self._key, None)
+            self._good += good
         self.wake()
+
+    def settle(self, call: _Call) -> None:
+        """Counts a call no longer as one ahead of stock: it is over, stock wants it, or it is paused."""
+        with _lock:
+            self.ahead.discard(call)
+            quiet, self._quiet = (self._quiet, []) if not self.ahead else ([], self._quiet)
+            wanted = [each for each in self._waiting if each.wanted] if not self.ahead else []
+        for ended in quiet:
+            ended()
+        for each in wanted:
+            each.wake()
 
     def wake(self) -> None:
         """Wakes the call that waits longest."""
@@ -96,66 +173,51 @@ class AheadCalls:
         if first is not None:
             first.wake()
 
-    def _recover(self) -> None:
-        while self.allowed is not None and events.now() >= self._raised:
-            self.allowed *= 2
-            self._raised += _RECOVERY
-            if self.allowed >= self._usual:
-                self.allowed = None
+    def _room(self, now: float) -> bool:
+        self._recover(now)
+        if now < self._pause or (self.allowed is not None and self.running >= self.allowed):
+            return False
+        if self._per_minute is not None and self._last_minute(now) + 1 > self._per_minute * (1 - _RESERVE):
+            return False
+        return all(each.allows(self.running, now) for each in self._budgets.values())
 
-
-class HeldBack:
-    """One call ahead of stock, from its wish to begin to its end, on one event loop. Stock may want it meanwhile."""
-
-    __slots__ = ("_calls", "_component", "_woken", "since", "wanted")
-
-    def __init__(self, component: Any, *, wanted: bool = False) -> None:
-        self._component = component
-        self._calls: AheadCalls | None = None
-        self._woken: asyncio.Future[None] | None = None
-        self.since = 0.0
-        self.wanted = wanted
-
-    async def begin(self) -> None:
-        """Returns when the call may begin."""
-        calls = calls_of(self._component)
-        while (seconds := calls.begin(self)) is not None:
-            self._woken = asyncio.get_running_loop().create_future()
-            if self.wanted:  # since it was asked: another thread may want it
-                self._woken.set_result(None)
-            try:
-                await asyncio.wait((self._woken,), timeout=seconds)
-            except BaseException:
-                calls.leave(self)
-                calls.wake()  # it may have been this one's turn
-                raise
-            calls.leave(self)
-            self._woken = None
-        self._calls, self.since = calls, events.now()
-
-    def want(self) -> None:
-        """Lets the call begin whatever the bound is: stock waits for it. From any thread."""
-        self.wanted = True
-        self.wake()
-
-    def wake(self) -> None:
-        """Lets the call ask again. From any thread."""
-        if (woken := self._woken) is not None:
-            with suppress(RuntimeError):  # its loop is closed
-                woken.get_loop().call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
-
-    def end(self, error: BaseException | None) -> None:
-        """Counts the end of the call, and what its error says about rate limits."""
-        calls, self._calls = self._calls, None
-        if calls is None:
+    def _recover(self, now: float) -> None:
+        """Raises the bound by a step if enough calls have succeeded. It may turn out to be too high again."""
+        if self.allowed is None or now < self._raised or self._good < max(_EVIDENCE, 2 * self.allowed):
             return
-        if error is not None and (seconds := refusal(error)) is not None:
-            calls.refused(self.since, seconds)
-        calls.end()
+        self.allowed += max(1, self.allowed // 2)
+        self._good, self._raised = 0, now + _RECOVERY * 2**self._patience
+        if self._per_minute is not None:
+            self._per_minute *= 1.5
+        if self.allowed >= _FREE:
+            self.allowed = self._per_minute = None
+
+
+class _Budget:
+    """What is left of requests or tokens per minute. each: what a request takes of it, about."""
+
+    def __init__(self, left: Left, each: float, until: float) -> None:
+        self.left, self.each, self.until = left, each, until
+        self.started = 0  # requests since
+
+    @staticmethod
+    def of(kind: str, left: Left, before: _Budget | None) -> _Budget:
+        each = 1.0 if kind == "requests" or before is None else before.each
+        if kind != "requests" and before is not None and before.started and before.left.remaining > left.remaining:
+            each = (before.left.remaining - left.remaining) / before.started
+        return _Budget(left, each, events.now() + left.seconds)
+
+    def allows(self, running: int, now: float) -> bool:
+        reserve = max(1.0, (self.left.limit or 0.0) * _RESERVE)
+        return now >= self.until or self.left.remaining - self.each * (running + 1) >= reserve
+
+
+def heard(calls: ModelCalls, since: float, status: int, headers: Mapping[str, Any]) -> None:
+    """Takes note of a response to a request of a call that began at ``since``."""
+    if left := budgets(headers):
+        calls.told(left)
+    if status == REFUSED:
+        calls.refused(since, Refusal(told_to_wait(headers)))
 
 
 def _reset() -> None:
@@ -166,60 +228,38 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset)
 
 
-def calls_of(component: Any) -> AheadCalls:
-    """Returns the calls of a component that run ahead."""
+def calls_of(component: Any) -> ModelCalls:
+    """Returns the calls of a component: of all objects that stand for the same model, with one key, at one server."""
+    model = _model(component)
+    key: Hashable = id(component) if model is None else model
     with _lock:
-        found = _known.get(id(component))
+        found = _known.get(key)
         if found is None:
-            found = _known[id(component)] = AheadCalls(component)
+            if len(_known) >= _KEPT:
+                for name in [name for name, each in _known.items() if each.idle]:
+                    del _known[name]
+            found = _known[key] = ModelCalls()
+            if model is None:
+                with suppress(TypeError):  # it has no weak references
+                    weakref.finalize(component, _known.pop, key, None).atexit = False
         return found
 
 
-def note(component: Any, error: BaseException, since: float) -> None:
-    """Takes note of a failure of stock's own call of a component, which began at ``since``."""
-    if component is not None and (seconds := refusal(error)) is not None:
-        calls_of(component).refused(since, seconds)
+def model_name(component: Any) -> str:
+    """Returns the name of a component's model; that of its class if it tells none."""
+    return _name(component) or type(component).__name__
 
 
-def refusal(error: BaseException) -> float | None:
-    """Returns for how many seconds a provider wants fewer calls, if that is what the error says."""
-    for each in _with_causes(error if isinstance(error, Exception) else None):
-        with suppress(Exception):  # attributes may be properties of a library
-            if _is_refusal(each):
-                return min(max(_retry_after(each) or HOLD, 1.0), _LONGEST)
-    return None
+def _name(component: Any) -> str | None:
+    fields: Mapping[str, Any] = getattr(component, "__dict__", {})
+    return next((fields[each] for each in _MODEL if isinstance(fields.get(each), str) and fields[each]), None)
 
 
-def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    for _ in range(_CAUSES):
-        if error is None:
-            return
-        yield error
-        error = error.__cause__
-
-
-def _is_refusal(error: BaseException) -> bool:
-    response = getattr(error, "response", None)
-    codes = (getattr(error, "status_code", None), getattr(error, "http_status", None), getattr(error, "code", None))
-    if _REFUSED in (*codes, getattr(error, "status", None), getattr(response, "status_code", None)):
-        return True
-    names = {kind.__name__ for kind in type(error).__mro__}
-    if isinstance(response, Mapping):  # of boto
-        names.add(str(response.get("Error", {}).get("Code", "")))
-    return not names.isdisjoint(_NAMES | _MORE_NAMES)
-
-
-def _retry_after(error: BaseException) -> float | None:
-    """Returns the seconds of a Retry-After header, which may also be a date, or of Azure's and OpenAI's in ms."""
-    headers = getattr(getattr(error, "response", None), "headers", None) or getattr(error, "headers", None) or {}
-    named = {str(name).lower(): value for name, value in headers.items()}
-    said = getattr(error, "retry_after", None)
-    for value, unit in ((said, 1.0), (named.get("retry-after-ms"), 1000.0), (named.get("retry-after"), 1.0)):
-        with suppress(ValueError, TypeError):
-            if value is not None and math.isfinite(seconds := float(value) / unit):
-                return seconds
-    with suppress(ValueError):
-        date = parsedate_to_datetime(str(named.get("retry-after") if said is None else said))
-        at = date if date.tzinfo is not None else date.replace(tzinfo=UTC)  # "-0000" is UTC, too (RFC 5322, 3.3)
-        return (at - datetime.now(UTC)).total_seconds()
-    return None
+def _model(component: Any) -> Hashable:
+    fields: Mapping[str, Any] = getattr(component, "__dict__", {})
+    name = _name(component)
+    if name is None:
+        return None
+    server = next((str(fields[each]) for each in _SERVER if fields.get(each)), type(component).__module__)
+    keys = tuple(hash(each.get_secret_value()) for each in fields.values() if hasattr(each, "get_secret_value"))
+    return name, server, keys

@@ -32,6 +32,7 @@ from fineflow.runtime.call.streams import AHEAD
 from fineflow.runtime.loop.iteration import iterate_in_thread
 from fineflow.runtime.loop.workers import in_thread, run_to_completion
 from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues.provider_caches import beginning_of
 
 
 def prefill(p: Primitive, args: Args, run: Execution) -> Any:
@@ -83,11 +84,14 @@ class _Decode:
         request_context.parts.set(self.parts)
         self.recorder = entry.reports
         entry.reports.silence()
-        async with self.run.slot(self.p, entry) as slot:
+        slot = self.run.slot(self.p, entry)
+        if slot.ahead is not None:
+            slot.ahead.beginning = beginning_of(call_of(self.p.component, self.prompt, self.stop, self.options))
+        async with slot:
             entry.running()
             if self.streams:
                 chunks = priority.pieces(self.p, self.options, self.chunks)
-                return await _consume(entry, chunks, None if self.run.needed(self.p) else slot, self.first)
+                return await _consume(entry, chunks, slot, self.first, paced=not self.run.needed(self.p))
             return await priority.answer(self.p, self.options, self.generate)
 
     def chunks(self, options: Any) -> AsyncGenerator[Any, None]:
@@ -165,12 +169,12 @@ def _told(chunks: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
 
 
 async def _consume(
-    entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot | None, first: asyncio.Future[object] | None = None
+    entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot, first: asyncio.Future[object] | None, *, paced: bool
 ) -> list[Any]:
     """Reads a decode and puts its pieces into its stream as they arrive.
 
-    slot: of a decode that only stock waits for. It does not run far ahead of a slow reader of stock's, and gives up its
-    slot meanwhile. A decode that the graph needs as a whole is kept as a whole anyway.
+    paced: only stock waits for it. Then it does not run far ahead of a slow reader of stock's, and gives up its slot
+    meanwhile. A decode that the graph needs as a whole is kept as a whole anyway.
     """
     assert entry.stream is not None
     try:
@@ -178,8 +182,10 @@ async def _consume(
             entry.stream.put(chunk)
             if first is not None:
                 set_done(first)
-            if slot is not None and entry.stream.full:
-                slot.leave()
+            if slot.ahead is not None:
+                slot.ahead.answers()
+            if paced and entry.stream.full:
+                slot.pause()
                 since = events.now()
                 await entry.stream.room()
                 slot.paused += events.now() - since

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MethodType
 from typing import Any
 
@@ -27,6 +27,7 @@ from fineflow.runtime.call.claims import Entry, raise_stop
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Unreachable
+from fineflow.runtime.queues.own_requests import told
 
 try:
     from langchain_core.utils._signature import _signature_parameters
@@ -137,11 +138,13 @@ class _ChatShadow:
             entry, _ = here.claim_stream(leaf, key, never)
         pieces = []
         with streamed(model, leaf) as counted:
-            for chunk in here.paced(model._stream(messages, stop=stop, **given_to_model), counted):
+            make = partial(model._stream, messages, stop=stop, **given_to_model)
+            for chunk in here.paced(leaf, key, make, counted):
                 pieces.append(chunk)
                 if len(pieces) > given:
                     yield chunk
         entry.in_pieces = True
+        told(model, pieces, None)
         here.bridge.post(entry.finish, pieces)
 
     async def astream(
@@ -170,13 +173,15 @@ class _ChatShadow:
             entry = here.own_entry(leaf, key)
         pieces = []
         with streamed(model, leaf) as counted:
-            source = here.apaced(model._astream(messages, stop=stop, **given_to_model), counted)
+            make = partial(model._astream, messages, stop=stop, **given_to_model)
+            source = here.apaced(leaf, key, make, counted)
             async with aclosing(source) as own:
                 async for chunk in own:
                     pieces.append(chunk)
                     if len(pieces) > given:
                         yield chunk
         entry.in_pieces = True
+        told(model, pieces, None)
         entry.finish(pieces)
 
 

@@ -19,12 +19,16 @@ def tokens(result: Any) -> Tokens | None:
     found = [usage for piece in pieces if isinstance(piece, ChatGeneration) and (usage := _usage(piece.message))]
     if not found:
         return None
-    return Tokens(*(sum(counts) for counts in zip(*found, strict=True)))
+    prompt, cached, decoded, told, written, reasoning = zip(*found, strict=True)
+    return Tokens(sum(prompt), sum(cached), sum(decoded), any(told), sum(written), sum(reasoning))
 
 
-def _usage(message: Any) -> tuple[int, int, int] | None:
+def _usage(message: Any) -> tuple[int, int, int, bool, int, int] | None:
     usage: Mapping[str, Any] | None = message.usage_metadata if isinstance(message, AIMessage) else None
     if not usage:
         return None
-    cached = (usage.get("input_token_details") or {}).get("cache_read") or 0
-    return usage.get("input_tokens") or 0, cached, usage.get("output_tokens") or 0
+    details = usage.get("input_token_details") or {}
+    told = "cache_read" in details or "cache_creation" in details
+    cached, written = details.get("cache_read") or 0, details.get("cache_creation") or 0
+    reasoning = (usage.get("output_token_details") or {}).get("reasoning") or 0
+    return usage.get("input_tokens") or 0, cached, usage.get("output_tokens") or 0, told, written, reasoning

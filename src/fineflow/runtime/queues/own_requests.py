@@ -1,0 +1,145 @@
+"""Calls of components that stock makes itself, at providers with rate limits (``rate_limits``).
+
+They are counted. One that is refused while calls run ahead is made once more when these have ended: in stock, they
+would not have been there. Where such a bound is known, it waits for them before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from fineflow.runtime import bill, events
+from fineflow.runtime.loop.scopes import check, on_stop
+from fineflow.runtime.queues.component_calls import tokens_of
+from fineflow.runtime.queues.provider_caches import Writing, beginning_of
+from fineflow.runtime.queues.rate_limits import calls_of, heard, model_name
+from fineflow.runtime.queues.refusals import REFUSED, refusal
+from fineflow.runtime.queues.responses import install, listener
+
+T = TypeVar("T")
+
+
+class OwnCall:
+    """One call of a component that stock makes itself, with its second attempt if calls ahead were in its way.
+
+    component: None for one of which nothing is known; its calls are not counted. key: its arguments.
+    """
+
+    __slots__ = ("_again", "_beginning", "_calls", "_disturbed", "_since", "writing")
+
+    def __init__(self, component: Any, key: Any = None) -> None:
+        self._beginning = None if component is None else beginning_of(key)
+        self.writing: Writing | None = None
+        self._calls = None if component is None else calls_of(component)
+        self._since = 0.0
+        self._disturbed = self._again = False
+
+    def begin(self, first: Callable[[], T]) -> T:
+        """Returns the result of ``first()``, which begins the call: ``over`` ends it. Raises what that raises."""
+        while True:
+            ended = threading.Event()
+            while not self._begins(ended.set):
+                with on_stop(ended.set):
+                    ended.wait()
+                check()
+                ended.clear()
+            before = listener.set(self)
+            try:
+                return first()
+            except BaseException as error:
+                if not self.over(error):
+                    raise
+            finally:
+                listener.reset(before)
+
+    async def abegin(self, first: Callable[[], Awaitable[T]]) -> T:
+        """``begin`` for coroutines."""
+        while True:
+            loop = asyncio.get_running_loop()
+            ended = asyncio.Event()
+
+            def wake(loop: asyncio.AbstractEventLoop = loop, ended: asyncio.Event = ended) -> None:
+                with suppress(RuntimeError):  # its loop is closed
+                    loop.call_soon_threadsafe(ended.set)
+
+            while not self._begins(wake):
+                await ended.wait()
+                ended.clear()
+            before = listener.set(self)
+            try:
+                return await first()
+            except BaseException as error:
+                if not self.over(error):
+                    raise
+            finally:
+                with suppress(ValueError):  # closed in another context
+                    listener.reset(before)
+
+    def _begins(self, ended: Callable[[], None]) -> bool:
+        install()
+        if self._calls is not None:
+            if not self._calls.begin_own(ended, again=self._again):
+                return False
+            self.writing = self._calls.cache.enter(self._beginning, None)  # in stock's order: it never waits
+            self._since, self._disturbed = events.now(), bool(self._calls.ahead)
+        return True
+
+    def answers(self) -> None:
+        """Notes that the response has begun."""
+        if self.writing is not None:
+            self.writing.over(good=True)
+
+    def responded(self, status: int, headers: Mapping[str, Any]) -> bool:
+        """Takes note of a response to a request of the call (``responses.Listener``)."""
+        if (calls := self._calls) is None:
+            return False
+        self._disturbed |= bool(calls.ahead)
+        heard(calls, self._since, status, headers)
+        return status == REFUSED and self._disturbed and not self._again
+
+    def over(self, error: BaseException | None) -> bool:
+        """Counts the end of the call. Returns True if it shall be made again."""
+        if (calls := self._calls) is None:
+            return False
+        if self.writing is not None:
+            self.writing.over(good=error is None)
+        said = None if error is None else refusal(error)
+        again = said is not None and not self._again and (self._disturbed or bool(calls.ahead))
+        if said is not None:
+            calls.refused(self._since, said)
+        calls.end(good=error is None)
+        self._again |= again
+        return again
+
+
+def told(component: Any, result: Any, writing: Writing | None) -> None:
+    """Takes note of what a model's answer says of its tokens, and of its provider's cache. writing: of the request."""
+    if component is None:
+        return
+    tokens = tokens_of(result)
+    if tokens is not None:
+        bill.count(model_name(component), tokens)
+    if writing is not None:
+        writing.told(tokens.cached if tokens is not None and tokens.told else None)
+
+
+def made(component: Any, own: Callable[[], T], key: Any = None) -> T:
+    """Returns the result of ``own()``, stock's own call of a component. From a thread."""
+    call = OwnCall(component, key)
+    result = call.begin(own)
+    call.over(None)
+    told(component, result, call.writing)
+    return result
+
+
+async def amade(component: Any, own: Callable[[], Awaitable[T]], key: Any = None) -> T:
+    """``made`` for coroutines."""
+    call = OwnCall(component, key)
+    result = await call.abegin(own)
+    call.over(None)
+    told(component, result, call.writing)
+    return result
