@@ -17,6 +17,7 @@ from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableBinding, RunnableLambda, RunnablePassthrough, RunnableSequence
+from langchain_core.stores import BaseStore
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
@@ -59,9 +60,16 @@ _RUNS = ("_get_relevant_documents", "_aget_relevant_documents")
 
 
 def methods_of(obj: Any) -> frozenset[str] | None:
-    """Returns the methods of a component that only read, by what its interface says; None for other objects."""
+    """Returns the methods of a component that only read, by what its interface says; None for other objects.
+
+    Embeddings with a store of bytes are a cache: they write what they are asked for.
+    """
     kind: Any = type(obj)
-    return _of_class(kind)
+    names = _of_class(kind)
+    if names is not None and issubclass(kind, Embeddings):
+        held = getattr(obj, "__dict__", {}).values()
+        return None if any(issubclass(type(each), BaseStore) for each in held) else names
+    return names
 
 
 @functools.lru_cache(1024)

@@ -42,6 +42,7 @@ _FORMAT: Any = object.__format__
 _CONVERSIONS = frozenset(map(id, (int, float, complex, json.loads)))  # raise an error for some texts
 _OF_TEXT = frozenset(name for name, value in tables.READERS.items() if value == SCALAR)
 _CHARACTERS = 256  # of a text that count as one instruction
+_PARSED = 32  # the same, where they are parsed or searched
 
 Named = Mapping[str, Any]
 
@@ -142,7 +143,7 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
         return walk.aliases.one_of(UNKNOWN, *args, *named.values())
     if not all(map(walk.plain, (*args, *named.values()))):
         raise Stop(f"calls {getattr(func, '__name__', 'a function')} with something that is not plain data")
-    walk.spend(sum(len(each) for each in args if type(each) is str) // _CHARACTERS)
+    walk.spend(sum(len(each) for each in args if type(each) is str) // _PARSED)
     return walk.own(
         as_text(func(*map(walk.copied, args), **{name: walk.copied(value) for name, value in named.items()}))
     )

@@ -122,7 +122,7 @@ class Walk:
     def spend(self, steps: int = 1) -> None:
         """Counts instructions, or work that takes as long. Raises Stop when the budget is spent."""
         self.left -= steps
-        late = not self.left & 255 and time.thread_time() > self._until
+        late = (steps > 255 or not self.left & 255) and time.thread_time() > self._until
         if self.left < 0 or late:
             raise Stop("is too long to be looked through")
 
