@@ -144,7 +144,10 @@ def _has_attribute(walk: Walk, args: list[Any], named: Named) -> Any:
         return UNKNOWN
     look_up: Any = type(obj).__getattribute__
     if look_up is not object.__getattribute__ or hasattr(type(obj), "__getattr__") or walk.created(obj):
+        walk.touch(obj)
         return UNKNOWN
+    if hasattr(type(inspect.getattr_static(type(obj), name, None)), "__set__"):
+        walk.touch(obj)
     return inspect.getattr_static(obj, name, None) is not None
 
 

@@ -265,7 +265,12 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
 
 def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
     """Calls a method that changes a container of the walk's own."""
-    args = [_whole_list(walk, each) for each in args]
+    if name == "append" and not walk.unsure and walk.owns(owner) and walk.whole(owner):
+        walk.tries.changes(owner)
+        owner.append(*args)
+        return None
+    if name not in ("append", "insert", "add", "setdefault"):
+        args = [_whole_list(walk, each) for each in args]
     if not walk.owns(owner) or walk.unsure or named or not all(map(walk.whole, args)):
         _look_into(walk, owner, args, named)
     if not walk.owns(owner):

@@ -21,6 +21,7 @@ class Code(NamedTuple):
 
     targets: where each instruction jumps to, or -1. following: where each may go on; nowhere, if it raises. rules: what
     each instruction does, once a frame has looked it up. end: the number behind the last one, when it has returned.
+    around: its ``guards``, once a frame has looked them up.
     """
 
     instructions: tuple[Instruction, ...]
@@ -28,6 +29,7 @@ class Code(NamedTuple):
     following: list[tuple[int, ...]]
     rules: list[Any]
     end: int
+    around: list[Any]
 
 
 @functools.lru_cache(4096)
@@ -50,7 +52,7 @@ def decoded(code: CodeType) -> Code:
         jumps = () if target < 0 else (target,)
         ends = (len(instructions),) if ins.name in _ENDS else () if ins.name in _RAISES else None
         following.append((*falls, *jumps) if ends is None else ends)
-    return Code(instructions, targets, following, [], len(instructions))
+    return Code(instructions, targets, following, [], len(instructions), [])
 
 
 @functools.lru_cache(4096)

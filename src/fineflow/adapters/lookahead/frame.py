@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction, location
 from fineflow.adapters.lookahead.code import decoded, guards, meetings, stored
 from fineflow.adapters.lookahead.instructions import RULES
-from fineflow.adapters.lookahead.iteration import rest
-from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Cell, Local, Stop
+from fineflow.adapters.lookahead.iteration import following
+from fineflow.adapters.lookahead.values import MET, NULL, UNKNOWN, Cell, Local, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -25,6 +25,15 @@ _ITERATORS = (type(iter(list[Any]())), type(iter(range(0))))
 class Frame:
     """One call of a code object. owner: the function whose globals it sees. cells: its free variables by name."""
 
+    keywords: tuple[str, ...] = ()  # of the next call (Python 3.11 and 3.12)
+    raised = False  # the current path has raised an exception
+    resumes = -1  # of a generator: the instruction after the last yield
+    blurred = False  # a generator has yielded something only perhaps
+    perhaps: Any = UNKNOWN  # that
+    drained = False  # all that a generator yields is asked for
+    inherited = 0  # values on the stack that are not the current path's own
+    _doubts = 0
+
     def __init__(self, walk: Walk, code: CodeType, owner: Any, cells: dict[str, Any]) -> None:
         self.walk, self.code, self.owner = walk, code, owner
         self.cells = cells
@@ -32,18 +41,12 @@ class Frame:
         self.stack: list[Any] = []
         self.at = 0  # number of the next instruction
         self.number = -1  # of the current one
-        self.result: Any = None
-        self.keywords: tuple[str, ...] = ()  # of the next call (Python 3.11 and 3.12)
         self.returned: list[Any] = []
-        self.raised = False  # the current path has raised an exception
-        self.resumes = -1  # of a generator: the instruction after the last yield
-        self.blurred = False  # a generator has yielded something only perhaps
-        self.perhaps: Any = UNKNOWN  # that
-        self.drained = False  # all that a generator yields is asked for
-        self._doubts = 0
-        self._decoded = decoded(code)
-        self._guards = guards(code)
         self._branches: list[int] = []  # unknown branches that are being walked through
+        self._decoded = made = decoded(code)
+        if not made.around:
+            made.around.append(guards(code))
+        self._guards = made.around[0]
 
     def run(self, names: dict[str, Any]) -> Any:
         """Returns what the code returns, given its local variables. Raises Stop."""
@@ -144,27 +147,29 @@ class Frame:
         """``split``, with the variables of each arm. beside: stack and variables of a path that is at the meeting."""
         walk, tries, end = self.walk, self.walk.tries, self._decoded.end
         assigned = stored(self.code, tuple(start for start, *_ in arms), meeting)
-        state, doubted = tries.state(), set[int]()
+        state, doubted, inherited = tries.state(), set[int](), self.inherited
         ends = [] if beside is None else [beside]
         stops = frozenset({meeting, end, *self._branches, branch})
         self._branches.append(branch)
-        cells = {name: value for name, value in self.own_cells().items() if name in assigned}
+        cells = {name: value for name, value in self.own_cells().items() if name in assigned} if self.cells else {}
+        perhaps = {each for each in assigned if each not in cells}
         for start, stack, names in arms:
             walk.unsure += 1
-            self.at, self.stack, self.raised = start, [self._in_an_arm(each) for each in stack], False
-            self.names = {**names, **{each: self._perhaps(names, each) for each in assigned if each not in cells}}
+            self.at, self.stack, self.raised, self.inherited = start, list(stack), False, len(stack)
+            self.names = {**names, **{each: self._perhaps(names, each) for each in perhaps}}
             for name, value in cells.items():
                 self.cells[name].value = UNKNOWN if value is NULL else walk.aliases.one_of(value, UNKNOWN)
             if self._guards is not None:
                 tries.cross(self, branch)
             self._until(stops)
-            doubted.update(id(each) for each in tries.open if each.doubted)
+            doubted.update([id(each) for each in tries.open if each.doubted])
             if not self.raised:
                 ends.append((self.stack if self.at == meeting else [], self.names))
             for name in cells:
                 cells[name] = walk.aliases.one_of(cells[name], self.cells[name].value)
             tries.restore(state)
         self._branches.pop()
+        self.inherited = inherited
         tries.join(state, doubted)
         if self.blurred and not self.drained:  # nobody knows whether more is asked for
             walk.unsure += 1 - self._doubts
@@ -174,9 +179,16 @@ class Frame:
             self.cells[name].value = value
         self._meet(meeting, ends, arms[0][1])
 
-    def _in_an_arm(self, value: Any) -> Any:
-        """Returns what an arm finds on the stack: loops around it may go on with any element, or end."""
-        return rest(self.walk, copy.copy(value)) if type(value) in _ITERATORS else value
+    def following(self) -> Any:
+        """Returns the next element of the iterator on the stack, NULL if it is unknown. Raises StopIteration.
+
+        A path that comes back to a loop around it may go on with any element, or end the loop.
+        """
+        source = self.stack[-1]
+        if type(source) in _ITERATORS and len(self.stack) <= self.inherited:
+            self.stack[-1] = copy.copy(source)
+            return NULL
+        return following(self.walk, source)
 
     def own_cells(self) -> dict[str, Any]:
         """Returns the values of the variables that functions of this walk share."""
@@ -196,16 +208,21 @@ class Frame:
         for number, each in enumerate(before[: len(self.stack)]):
             if type(each) in _ITERATORS:  # of a loop around the branch
                 self.stack[number] = each
-        if ends:
-            every = {name for _, names in ends for name in names}
-            self.names = {name: one_of(*(names.get(name, NULL) for _, names in ends)) for name in every}
+        for number, (_, names) in enumerate(ends):
+            if not number:
+                self.names = names
+                continue
+            for name in self.names.keys() | names.keys():
+                mine, other = self.names.get(name, NULL), names.get(name, NULL)
+                if mine is not other:
+                    self.names[name] = one_of(mine, other)
 
     # --- the stack and variables ------------------------------------------------------------------------------------
 
     def push(self, value: Any) -> None:
-        walk = self.walk
-        if type(value) not in walk.kinds:
-            walk.meet(type(value))
+        walk, kind = self.walk, type(value)
+        if kind not in MET and kind not in walk.kinds:
+            walk.meet(kind)
         self.stack.append(walk.seen(value) if walk.past.contents else value)
 
     def pop(self) -> Any:

@@ -88,7 +88,13 @@ def _of_class(kind: Any, name: str) -> Any:
     if name == "__name__":
         return kind.__name__
     found = inspect.getattr_static(kind, name, None)
+    if hasattr(type(found), "__get__") and not of_package(type(found).__module__) and not _is_builtin(type(found)):
+        raise Stop(f"reads {name} of {kind.__name__}, which may run code")
     return found if type(found) in _DATA and found is not None else Method(kind, name)
+
+
+def _is_builtin(kind: type) -> bool:
+    return kind.__module__ in ("builtins", "functools", "types")
 
 
 def _of_instance(walk: Walk, obj: Any, name: str) -> Any:

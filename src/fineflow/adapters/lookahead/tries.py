@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _LOOKUPS = frozenset({"KeyError", "IndexError", "LookupError", "TypeError", "AttributeError", "StopIteration"})
 
 
+_NONE: Sequence[Any] = ()
+
+
 class Open:
     """A statement whose body is being walked through. doubted: something in it raises for some results.
 
@@ -94,17 +97,19 @@ class Tries:
                     self._walk.unsure += 1
                 return
 
-    def state(self) -> tuple[list[Open], list[bool], int]:
+    def state(self) -> tuple[Sequence[Open], Sequence[bool], int]:
         """Returns the statements, as one path of a branch finds them."""
+        if not self.open:
+            return _NONE, _NONE, self._walk.unsure
         return list(self.open), [each.doubted for each in self.open], self._walk.unsure
 
-    def restore(self, state: tuple[list[Open], list[bool], int]) -> None:
+    def restore(self, state: tuple[Sequence[Open], Sequence[bool], int]) -> None:
         """Goes back to a ``state``."""
         self.open[:], doubts, self._walk.unsure = state
         for each, doubted in zip(self.open, doubts, strict=True):
             each.doubted = doubted
 
-    def join(self, state: tuple[list[Open], list[bool], int], doubted: set[int]) -> None:
+    def join(self, state: tuple[Sequence[Open], Sequence[bool], int], doubted: set[int]) -> None:
         """Goes on where paths have met. doubted: ids of the statements that one of them has found doubtful."""
         self.restore(state)
         for each in self.open:

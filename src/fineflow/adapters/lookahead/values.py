@@ -43,6 +43,10 @@ NULL: Any = _Marker("NULL")
 """An unbound local, or the marker that calls push."""
 
 
+MET: set[type] = {str, int, float, bool, type(None), list, tuple, dict, Unknown}
+"""Classes of Python's own that walks have met: they run no code of the user's."""
+
+
 class Stop(Exception):
     """The walk cannot go on: what follows may have side effects, or depends on a result. The message says why.
 

@@ -24,6 +24,7 @@ from fineflow.adapters.lookahead.tries import Tries
 from fineflow.adapters.lookahead.values import (
     HELD,
     INERT,
+    MET,
     NULL,
     UNKNOWN,
     Awaited,
@@ -77,7 +78,7 @@ class Walk:
         self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._outside = False  # some of these are not the walk's own
-        self.kinds = set(_SCALARS | _CONTAINERS)  # classes that the walk has met
+        self.kinds = set[type]()  # classes of packages and of the user's that the walk has met
         self.aliases = Aliases(self)
         self.tries = Tries(self)
         self.scheduled: list[Coroutine] = []  # tasks that have not begun
@@ -198,6 +199,9 @@ class Walk:
 
     def meet(self, kind: Any) -> None:
         """Notes a class. Raises Stop for one that is asked even when somebody tests what an object is."""
+        if kind.__module__ in sys.stdlib_module_names:
+            MET.add(kind)
+            return
         look_up: Any = type(kind).__getattribute__
         for base in kind.__mro__ if look_up is type.__getattribute__ else (kind,):
             own = base is kind and look_up is not type.__getattribute__

@@ -65,15 +65,14 @@ def _iterate(f: Frame, ins: Instruction) -> None:
 
 @rule("FOR_ITER")
 def _next(f: Frame, ins: Instruction) -> None:
-    source = f.stack[-1]
     try:
-        value = iteration.following(f.walk, source)
+        value = f.following()
     except StopIteration:
         f.pop()
         f.jump()
         return
     if value is NULL:
-        other = iteration.rest(f.walk, source)
+        other = iteration.rest(f.walk, f.stack[-1])
         f.stack[-1] = UNKNOWN if other is UNKNOWN else HELD
         f.split((f.at, [*f.stack, other]), (f.target, f.stack[:-1]))
     else:
