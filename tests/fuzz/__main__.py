@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", type=Path, help="programs to run instead of random ones")
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--seed", type=int, help="of the first program; the others follow (default: the time)")
+    parser.add_argument("--also", type=int, nargs="*", default=[], metavar="SEED", help="of other programs")
     parser.add_argument("--minimize", type=int, default=10, help="so many of the programs that differ")
     parser.add_argument("--together", type=int, default=TOGETHER, help="programs that one process runs")
     parser.add_argument("--show", action="store_true", help="print the programs, and run nothing")
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.files:
         programs = [(str(path), path.read_text()) for path in options.files]
     else:
-        programs = [(str(seed), "") for seed in range(first, first + options.programs)]
+        programs = [(str(seed), "") for seed in (*range(first, first + options.programs), *options.also)]
     if options.show:
         print("\n".join(source or program(int(name)) for name, source in programs))
         return 0
@@ -75,10 +76,15 @@ def _reports(failing: Sequence[Result], sources: dict[str, str]) -> Iterator[str
             yield f"=== {result.name}: {', '.join(sorted(wanted))}, only after other programs of its process\n"
             continue
         wanted &= alone.kinds
-        small = minimized(source, lambda text, w=wanted: bool(next(results([("small", text)])).kinds & w))  # type: ignore[misc]
+        if len(wanted) > 1:
+            wanted -= {"cost"}  # which takes long to find again
+        small = minimized(source, lambda text, wanted=wanted: bool(next(results([("", text)])).kinds & wanted))
         last = next(results([("small", small)]))
-        details = "\n".join(f"# {each.kind}, call {each.run}:\n# " + each.detail.replace("\n", "\n# ") for each in last.found)
-        yield f"=== {result.name}: {', '.join(sorted(last.kinds))}\n# python tests/fuzz --seed {result.name} --programs 1\n{details}\n{small}"
+        details = "\n".join(
+            f"# {each.kind}, call {each.run}:\n# " + each.detail.replace("\n", "\n# ") for each in last.found
+        )
+        command = f"# python tests/fuzz --seed {result.name} --programs 1"
+        yield f"=== {result.name}: {', '.join(sorted(last.kinds))}\n{command}\n{details}\n{small}"
 
 
 if __name__ == "__main__":

@@ -197,7 +197,14 @@ def seen(value: Any, path: set[int]) -> Any:
     if isinstance(value, type):
         if value.__module__ != "program":
             return value.__qualname__
-        return [value.__name__, *((k, seen(v, path)) for k, v in vars(value).items() if isinstance(v, (*_PLAIN, list, dict, set)) and not k.startswith("__"))]
+        return [
+            value.__name__,
+            *(
+                (k, seen(v, path))
+                for k, v in vars(value).items()
+                if isinstance(v, (*_PLAIN, list, dict, set)) and not k.startswith("__")
+            ),
+        ]
     if kind.__module__ != "program":
         return kind.__qualname__
     held = dict(getattr(value, "__dict__", {}))

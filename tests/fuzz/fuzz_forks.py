@@ -39,7 +39,7 @@ def prepare() -> None:
 
     import fineflow
     import fineflow.adapters.langchain.framework
-    import fineflow.adapters.langgraph.framework  # noqa: F401
+    import fineflow.adapters.langgraph.framework
 
     fineflow.optimize(RunnableLambda(len))
     gc.collect()

@@ -1,4 +1,4 @@
-"""Makes a failing program smaller: drops statements, and takes bodies out of what is around them, while it still fails."""
+"""Makes a failing program smaller: drops statements, and bodies out of what is around them, while it still fails."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def _candidates(tree: ast.Module, chunk: int) -> Iterator[ast.Module]:
             owner, name, _ = list(_blocks(made))[number]
             block = getattr(owner, name)
             if any(_kept(each) for each in block[start : start + chunk]):
-                if chunk > 1 or _kept(block[start]):
-                    continue
+                continue
             del block[start : start + chunk]
             if not block and name == "body":
                 if isinstance(owner, ast.Module) or chunk > 1:

@@ -168,14 +168,25 @@ def task_and_change(g: Writer) -> None:
         read = f"texts(await {target.one}.ainvoke(question))"
     read = read or f"await ask.ainvoke({{'text': str({g.pick(target.reads).format(a=target.one)})}})"
     g.write(f"async def {k}():\n    return {read}")
-    g.write(g.pick([f"{later} = {k}()", f"{later} = asyncio.create_task({k}())", f"{later} = asyncio.ensure_future({k}())"]))
+    g.write(
+        g.pick([f"{later} = {k}()", f"{later} = asyncio.create_task({k}())", f"{later} = asyncio.ensure_future({k}())"])
+    )
     if g.chance(0.5):
         calls(g)
     g.write(act("'later'"))
     g.write(f"out.append(await {later})")
     if g.chance(0.3):
         g.write(f"async def {k}b():\n{g.declared(act('1'))}    {act(repr('task'))}")
-        g.write(g.pick([f"await {k}b()", f"await asyncio.gather({k}b(), {k}b())", f"await asyncio.create_task({k}b())", f"{k}c = {k}b(); {k}c.close()"]))
+        g.write(
+            g.pick(
+                [
+                    f"await {k}b()",
+                    f"await asyncio.gather({k}b(), {k}b())",
+                    f"await asyncio.create_task({k}b())",
+                    f"{k}c = {k}b(); {k}c.close()",
+                ]
+            )
+        )
         target.read(g, target.one)
     return None
 
@@ -238,12 +249,18 @@ def heavy(g: Writer) -> None:
     """Something that takes a while to compute before calls."""
     if "DATA = " not in "\n".join(g.top):
         g.define('DATA = json.dumps([{"n": i, "t": "word " * 5} for i in range(20000)])')
-    g.write(g.pick(["rows = json.loads(DATA)", "rows = sorted(DATA)", 'rows = re.findall("[a-z]+", DATA)', "rows = [int(x) for x in range(9000)]"]))
+    g.write(
+        g.pick(
+            [
+                "rows = json.loads(DATA)",
+                "rows = sorted(DATA)",
+                'rows = re.findall("[a-z]+", DATA)',
+                "rows = [int(x) for x in range(9000)]",
+            ]
+        )
+    )
     g.write(f"for each in range({g.random.randint(3, 8)}):")
-    with g.inside("    pass") if False else g.inside(f"if {g.asked('str(each)', 'grade')} == 'maybe':"):
-        g.write("break")
-    g.lines[-2] = "    " + g.lines[-2]
-    g.lines[-1] = "    " + g.lines[-1]
+    g.write(f"    if {g.asked('str(each)', 'grade')} == 'maybe':\n        break")
 
 
 def nested(g: Writer) -> None:

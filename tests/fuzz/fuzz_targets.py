@@ -25,14 +25,14 @@ class Target:
     def read(self, g: Writer, name: str) -> None:
         """Writes calls that depend on the object."""
         if self.found:
-            for query in range(g.random.randint(1, 2)):
+            for _ in range(g.random.randint(1, 2)):
                 call = g.search(name, g.text()) if self.found == "store" else g.invoke(name, g.text())
                 g.write(f"out.append(texts({call}))")
             return
         read = g.pick(self.reads).format(a=name)
         kind = g.random.random()
         if kind < 0.35:
-            g.write(f'out.append({g.asked(f"str({read})")})')
+            g.write(f"out.append({g.asked(f'str({read})')})")
         elif kind < 0.5:
             variable = g.name()
             g.write(f'{variable} = f"{{{read}}} {{{g.pick(g.known)}}}"')
@@ -54,7 +54,12 @@ def store(g: Writer) -> Target:
     a, b = g.name("store"), g.name("store")
     g.define(f'{a}, {b} = w.store("one {a}", "two"), w.store("one {b}", "three")')
     g.change.append(f'{a}.add_texts(["changed"])')
-    acts = ["{a}.add_texts([{x}])", "{a}.add_documents([Document({x})])", "{a}.store.clear()", "{a}.delete(list({a}.store)[:1])"]
+    acts = [
+        "{a}.add_texts([{x}])",
+        "{a}.add_documents([Document({x})])",
+        "{a}.store.clear()",
+        "{a}.delete(list({a}.store)[:1])",
+    ]
     return Target(a, b, acts, [], "store")
 
 
@@ -62,16 +67,32 @@ def retriever(g: Writer) -> Target:
     a, b = g.name("found"), g.name("found")
     g.define(f'{a}, {b} = w.retriever("one {a}", "two"), w.retriever("one {b}", "three")')
     g.change.append(f'{a}.documents.append(Document("changed"))')
-    acts = ["{a}.documents.append(Document({x}))", "{a}.documents.clear()", "{a}.k = 1", "{a}.documents[0].page_content = {x}", "{a}.documents = {a}.documents[1:]"]
+    acts = [
+        "{a}.documents.append(Document({x}))",
+        "{a}.documents.clear()",
+        "{a}.k = 1",
+        "{a}.documents[0].page_content = {x}",
+        "{a}.documents = {a}.documents[1:]",
+    ]
     return Target(a, b, acts, [], "retriever")
 
 
 def a_list(g: Writer) -> Target:
     a, b = g.name("list"), g.name("list")
     where = g.define if g.chance(0.5) else g.write
-    full = g.pick(['[]', '["one"]', '["one", "two"]'])
+    full = g.pick(["[]", '["one"]', '["one", "two"]'])
     where(f"{a}, {b} = {full}, {full}")
-    acts = ["{a}.append({x})", "{a}.extend([{x}])", "{a}.insert(0, {x})", "{a}[:] = [{x}]", "{a}.clear()", "{a}[len({a}):] = [{x}, {x}]", "{a}.reverse(); {a}.append({x})", "operator.iadd({a}, [{x}])", "list.append({a}, {x})"]
+    acts = [
+        "{a}.append({x})",
+        "{a}.extend([{x}])",
+        "{a}.insert(0, {x})",
+        "{a}[:] = [{x}]",
+        "{a}.clear()",
+        "{a}[len({a}):] = [{x}, {x}]",
+        "{a}.reverse(); {a}.append({x})",
+        "operator.iadd({a}, [{x}])",
+        "list.append({a}, {x})",
+    ]
     return Target(a, b, acts, ["{a}", "len({a})", "{a}[-1:]", "not {a}", "sorted({a})[:1]", "[*{a}]"])
 
 
@@ -80,8 +101,22 @@ def a_dict(g: Writer) -> Target:
     where = g.define if g.chance(0.5) else g.write
     full = g.pick(["{}", "{'k': 'one'}", "defaultdict(str, k='one')", "collections.OrderedDict(k='one')"])
     where(f"{a}, {b} = {full}, {full}")
-    acts = ["{a}[{x}] = 1", "{a}['k'] = {x}", "{a}.update(k={x})", "{a}.pop('k', None)", "{a}.clear()", "{a}.setdefault({x}, 2)", "{a} |= {{'k': {x}}}" if False else "{a}.update({{'z': {x}}})", "operator.setitem({a}, 'k', {x})"]
-    return Target(a, b, acts, ["{a}.get('k')", "len({a})", "list({a})[-1:]", "'k' in {a}", "not {a}", "dict({a})", "[*{a}.values()]"])
+    acts = [
+        "{a}[{x}] = 1",
+        "{a}['k'] = {x}",
+        "{a}.update(k={x})",
+        "{a}.pop('k', None)",
+        "{a}.clear()",
+        "{a}.setdefault({x}, 2)",
+        "{a} |= {{'k': {x}}}" if False else "{a}.update({{'z': {x}}})",
+        "operator.setitem({a}, 'k', {x})",
+    ]
+    return Target(
+        a,
+        b,
+        acts,
+        ["{a}.get('k')", "len({a})", "list({a})[-1:]", "'k' in {a}", "not {a}", "dict({a})", "[*{a}.values()]"],
+    )
 
 
 def a_set(g: Writer) -> Target:
@@ -96,7 +131,11 @@ def a_deque(g: Writer) -> Target:
     a, b = g.name("deque"), g.name("deque")
     full = g.pick(["deque(['one'], maxlen=3)", "deque()", "Counter(one=1)"])
     (g.define if g.chance(0.5) else g.write)(f"{a}, {b} = {full}, {full}")
-    acts = ["{a}.update([{x}])"] if "Counter" in full else ["{a}.append({x})", "{a}.appendleft({x})", "{a}.clear()", "{a}.extend([{x}])"]
+    acts = (
+        ["{a}.update([{x}])"]
+        if "Counter" in full
+        else ["{a}.append({x})", "{a}.appendleft({x})", "{a}.clear()", "{a}.extend([{x}])"]
+    )
     return Target(a, b, acts, ["len({a})", "list({a})", "not {a}", "sorted({a})"])
 
 
@@ -161,10 +200,37 @@ def an_object(g: Writer) -> Target:
     g.define(_BODIES[how].format(k=k))
     (g.define if g.chance(0.7) else g.write)(f"{a}, {b} = {k}(), {k}()")
     g.change.append(f"{k}.kind = 'changed'")
-    acts = ["{a}.count += 1", "{a}.text = {x}", "{a}.docs.append({x})", "{a}.docs.clear()", "{a}.bump({x})", "setattr({a}, 'text', {x})", "{a}.docs = [{x}]", "type({a}).bump({a}, {x})", "{a}.docs += [{x}]", "object.__setattr__({a}, 'text', {x})" if how != "property" else "{a}.text += {x}"]
+    acts = [
+        "{a}.count += 1",
+        "{a}.text = {x}",
+        "{a}.docs.append({x})",
+        "{a}.docs.clear()",
+        "{a}.bump({x})",
+        "setattr({a}, 'text', {x})",
+        "{a}.docs = [{x}]",
+        "type({a}).bump({a}, {x})",
+        "{a}.docs += [{x}]",
+        "object.__setattr__({a}, 'text', {x})" if how != "property" else "{a}.text += {x}",
+    ]
     if how == "plain":
-        acts += ["{a}.__dict__['text'] = {x}", "{a}.new = {x}", "del {a}.text; {a}.text = {x}", "vars({a}).update(count=7)", "{a}.kind = {x}"]
-    reads = ["{a}.count", "{a}.text", "{a}.docs", "len({a}.docs)", "{a}.shown()", "getattr({a}, 'text')", "(not {a}.docs)", "hasattr({a}, 'new')", "{a}.kind"]
+        acts += [
+            "{a}.__dict__['text'] = {x}",
+            "{a}.new = {x}",
+            "del {a}.text; {a}.text = {x}",
+            "vars({a}).update(count=7)",
+            "{a}.kind = {x}",
+        ]
+    reads = [
+        "{a}.count",
+        "{a}.text",
+        "{a}.docs",
+        "len({a}.docs)",
+        "{a}.shown()",
+        "getattr({a}, 'text')",
+        "(not {a}.docs)",
+        "hasattr({a}, 'new')",
+        "{a}.kind",
+    ]
     return Target(a, b, acts, reads)
 
 
@@ -172,8 +238,28 @@ def a_class(g: Writer) -> Target:
     k = g.name("Conf")
     g.define(f"class {k}:\n    limit = 1\n    text = 'one'\n    docs = []\nclass {k}b({k}):\n    pass")
     g.change.append(f"{k}.limit = 5")
-    acts = ["{a}.limit += 1", "{a}.text = {x}", "{a}.docs.append({x})", "setattr({a}, 'text', {x})", "type.__setattr__({a}, 'limit', 9)", "{a}.new = {x}"]
-    return Target(k, k + "b", acts, ["{a}.limit", "{a}.text", "{a}().text", "len({a}.docs)", "getattr({a}, 'new', 'none')", "hasattr({a}, 'new')", "{a}b.limit" if False else "{a}.docs"])
+    acts = [
+        "{a}.limit += 1",
+        "{a}.text = {x}",
+        "{a}.docs.append({x})",
+        "setattr({a}, 'text', {x})",
+        "type.__setattr__({a}, 'limit', 9)",
+        "{a}.new = {x}",
+    ]
+    return Target(
+        k,
+        k + "b",
+        acts,
+        [
+            "{a}.limit",
+            "{a}.text",
+            "{a}().text",
+            "len({a}.docs)",
+            "getattr({a}, 'new', 'none')",
+            "hasattr({a}, 'new')",
+            "{a}b.limit" if False else "{a}.docs",
+        ],
+    )
 
 
 def a_global(g: Writer) -> Target:

@@ -110,9 +110,17 @@ assert {f}({u}) is not None
 
 # Special methods of a class of the program's own: the method, with {act} and what it returns, and how it gets to run.
 _SPECIAL = [
-    ("__eq__(self, other)", "True", "{n} = {o} == {u}|{n} = {u} == {o}|{n} = {o} in [{u}]|{n} = {u} in [{o}]|{n} = [{o}].index({u})|{n} = [{o}].count({u})|{n} = {o} != {u}"),
+    (
+        "__eq__(self, other)",
+        "True",
+        "{n} = {o} == {u}|{n} = {u} == {o}|{n} = {o} in [{u}]|{n} = {u} in [{o}]|{n} = [{o}].index({u})|{n} = [{o}].count({u})|{n} = {o} != {u}",
+    ),
     ("__contains__(self, item)", "True", "{n} = {u} in {o}|{n} = {u} not in {o}|{n} = operator.contains({o}, {u})"),
-    ("__getitem__(self, key)", "'got'", "{n} = {o}[{u}]|{n} = operator.itemgetter({u})({o})|{n} = '%(k)s' % {o}|{n} = {o}[{u}:]"),
+    (
+        "__getitem__(self, key)",
+        "'got'",
+        "{n} = {o}[{u}]|{n} = operator.itemgetter({u})({o})|{n} = '%(k)s' % {o}|{n} = {o}[{u}:]",
+    ),
     ("__setitem__(self, key, value)", "None", "{o}[{u}] = 1|{o}['k'] = {u}|operator.setitem({o}, {u}, 1)"),
     ("__delitem__(self, key)", "None", "del {o}[{u}]"),
     ("__add__(self, other)", "'sum'", "{n} = {o} + {u}|{n} = sum([{o}], start={o}) if False else {o} + {u}"),
@@ -125,28 +133,68 @@ _SPECIAL = [
     ("__matmul__(self, other)", "'mat'", "{n} = {o} @ {u}"),
     ("__lshift__(self, other)", "self", "{n} = {o} << {u}"),
     ("__call__(self, *args)", "'called'", "{n} = {o}({u})|{n} = list(map({o}, {u}[:2]))|{n} = sorted({u}, key={o})"),
-    ("__lt__(self, other)", "True", "{n} = {o} < {u}|{n} = sorted([{o}, {o}])[0] if {u} else 1|{n} = max({o}, {o}) if {u} else 1|{n} = {u} > {o}"),
-    ("__hash__(self)", "7", "{n} = {{{o}: {u}}}|{n} = hash({o}) if {u} else 0|{n} = {{{o}, {u}}}|{n} = {{}}; {n}[{o}] = {u}|{n} = {o} in {{{u}: 1}}"),
-    ("__bool__(self)", "True", "{n} = {u} if {o} else 'no'|{n} = not {o}|{n} = {o} and {u}|{n} = bool({o})|{n} = list(filter(None, [{o}, {u}]))|{n} = any([{o}, {u}])"),
+    (
+        "__lt__(self, other)",
+        "True",
+        "{n} = {o} < {u}|{n} = sorted([{o}, {o}])[0] if {u} else 1|{n} = max({o}, {o}) if {u} else 1|{n} = {u} > {o}",
+    ),
+    (
+        "__hash__(self)",
+        "7",
+        "{n} = {{{o}: {u}}}|{n} = hash({o}) if {u} else 0|{n} = {{{o}, {u}}}|{n} = {{}}; {n}[{o}] = {u}|{n} = {o} in {{{u}: 1}}",
+    ),
+    (
+        "__bool__(self)",
+        "True",
+        "{n} = {u} if {o} else 'no'|{n} = not {o}|{n} = {o} and {u}|{n} = bool({o})|{n} = list(filter(None, [{o}, {u}]))|{n} = any([{o}, {u}])",
+    ),
     ("__len__(self)", "2", "{n} = len({o})|{n} = {u} if {o} else 'no'|{n} = not {o}"),
-    ("__str__(self)", "'text'", "{n} = str({o}) + {u}|{n} = f'{{{o}}} {{{u}}}'|{n} = '%s %s' % ({o}, {u})|log.info('%s', {o})|{n} = print({o}, end='')|{n} = '{{}} {{}}'.format({o}, {u})"),
+    (
+        "__str__(self)",
+        "'text'",
+        "{n} = str({o}) + {u}|{n} = f'{{{o}}} {{{u}}}'|{n} = '%s %s' % ({o}, {u})|log.info('%s', {o})|{n} = print({o}, end='')|{n} = '{{}} {{}}'.format({o}, {u})",
+    ),
     ("__repr__(self)", "'text'", "{n} = repr({o}) + {u}|{n} = f'{{{o}!r}}'|{n} = str([{o}, {u}])"),
-    ("__format__(self, spec)", "'text'", "{n} = f'{{{o}:>9}} {{{u}}}'|{n} = format({o}, {u}[:1])|{n} = '{{}} {{}}'.format({o}, {u})"),
-    ("__iter__(self)", "iter('ab')", "{n} = list({o})|{n} = [x + {u} for x in {o}]|{n} = {u}.join({o})|{n} = [{u}]; {n}.extend({o})|for {n} in {o}: pass|{n}, {n}b = {o}|{n} = [*{o}]|{n} = dict(zip({o}, {u}))|{n} = sorted({o})|{n} = Counter({o})|{n} = tuple(zip({u}, {o}))"),
+    (
+        "__format__(self, spec)",
+        "'text'",
+        "{n} = f'{{{o}:>9}} {{{u}}}'|{n} = format({o}, {u}[:1])|{n} = '{{}} {{}}'.format({o}, {u})",
+    ),
+    (
+        "__iter__(self)",
+        "iter('ab')",
+        "{n} = list({o})|{n} = [x + {u} for x in {o}]|{n} = {u}.join({o})|{n} = [{u}]; {n}.extend({o})|for {n} in {o}: pass|{n}, {n}b = {o}|{n} = [*{o}]|{n} = dict(zip({o}, {u}))|{n} = sorted({o})|{n} = Counter({o})|{n} = tuple(zip({u}, {o}))",
+    ),
     ("__next__(self)", "'next'", "{n} = next({o})"),
-    ("__getattr__(self, name)", "'attr'", "{n} = {o}.missing + {u}|{n} = getattr({o}, 'k' + {u}[:1])|{n} = hasattr({o}, 'missing')|{n} = getattr({o}, 'missing', {u})|{n} = operator.attrgetter('missing')({o})"),
+    (
+        "__getattr__(self, name)",
+        "'attr'",
+        "{n} = {o}.missing + {u}|{n} = getattr({o}, 'k' + {u}[:1])|{n} = hasattr({o}, 'missing')|{n} = getattr({o}, 'missing', {u})|{n} = operator.attrgetter('missing')({o})",
+    ),
     ("__setattr__(self, name, value)", "None", "{o}.k = {u}|setattr({o}, 'k' + {u}[:1], 1)"),
     ("__delattr__(self, name)", "None", "del {o}.k"),
     ("__getattribute__(self, name)", "'attr'", "{n} = {o}.k + {u}"),
-    ("__enter__(self)", "self\n    def __exit__(self, *args):\n        return False", "with {o}: {n} = {u}|with {o} as {n}: pass"),
-    ("__exit__(self, *args)", "True\n    def __enter__(self):\n        return self", "with {o}: {n} = int({u})|with {o}: {n} = {u}|with contextlib.ExitStack() as stack: stack.enter_context({o})"),
+    (
+        "__enter__(self)",
+        "self\n    def __exit__(self, *args):\n        return False",
+        "with {o}: {n} = {u}|with {o} as {n}: pass",
+    ),
+    (
+        "__exit__(self, *args)",
+        "True\n    def __enter__(self):\n        return self",
+        "with {o}: {n} = int({u})|with {o}: {n} = {u}|with contextlib.ExitStack() as stack: stack.enter_context({o})",
+    ),
     ("__int__(self)", "3", "{n} = int({o})"),
     ("__index__(self)", "0", "{n} = {u}[{o}]|{n} = ['a'][{o}]|{n} = range({o})"),
     ("__neg__(self)", "3", "{n} = -{o}"),
     ("__round__(self, n=None)", "3", "{n} = round({o})"),
     ("__copy__(self)", "self", "{n} = copy.copy({o})"),
     ("__deepcopy__(self, memo)", "self", "{n} = copy.deepcopy({o})|{n} = copy.deepcopy([{o}, {u}])"),
-    ("__del__(self)", "None", "{n} = {o}; del {n}|{n} = [{o}]; {n}.clear()|{n} = {o}; {n} = {u}|{n} = str({o}.__class__.__name__)"),
+    (
+        "__del__(self)",
+        "None",
+        "{n} = {o}; del {n}|{n} = [{o}]; {n}.clear()|{n} = {o}; {n} = {u}|{n} = str({o}.__class__.__name__)",
+    ),
     ("__init__(self)", "None", "{n} = {k}()"),
     ("__new__(cls)", "object.__new__(cls)", "{n} = {k}()"),
     ("__reversed__(self)", "iter('ba')", "{n} = list(reversed({o}))"),
@@ -353,7 +401,9 @@ def aliased(g: Writer, one: str, other: str) -> str:
     given = g.text()
     template = g.pick([*_ALIASES, *_MATCHES, *_MATCHES])
     if "types_of" in template and "def types_of(**named):" not in g.top:
-        g.define("class Names: pass\ndef types_of(**named):\n    made = Names()\n    made.__dict__.update(named)\n    return made")
+        g.define(
+            "class Names: pass\ndef types_of(**named):\n    made = Names()\n    made.__dict__.update(named)\n    return made"
+        )
     filled = {"label": g.asked(given, "label"), "grade": g.asked(given, "grade")}
     if "lambda" in template or "def " in template:
         filled = {key: g.result(key) for key in filled if "{" + key in template}

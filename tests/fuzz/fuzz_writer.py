@@ -120,7 +120,9 @@ class Writer:
     def text(self) -> str:
         """A text that the program knows."""
         a = self.pick(self.known)
-        return self.pick([a, a, f'{a} + "{self.random.randint(0, 9)}"', f"{a}.upper()", f'f"{{{a}}} {self.random.randint(0, 99)}"'])
+        return self.pick(
+            [a, a, f'{a} + "{self.random.randint(0, 9)}"', f"{a}.upper()", f'f"{{{a}}} {self.random.randint(0, 99)}"']
+        )
 
     def result(self, chain: str | None = None) -> str:
         """A variable that holds a result; perhaps one that is written now."""

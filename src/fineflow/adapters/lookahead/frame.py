@@ -174,10 +174,10 @@ class Frame:
         if self.blurred and not self.drained:  # nobody knows whether more is asked for
             walk.unsure += 1 - self._doubts
             self._doubts = 1
-        walk.aliases.settle()
         for name, value in cells.items():
             self.cells[name].value = value
         self._meet(meeting, ends, arms[0][1])
+        walk.aliases.settle()
 
     def following(self) -> Any:
         """Returns the next element of the iterator on the stack, NULL if it is unknown. Raises StopIteration.
