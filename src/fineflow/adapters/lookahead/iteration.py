@@ -57,14 +57,15 @@ class Generator(Lazy):
 class Mapped(Lazy):
     """``map`` and, without a function, ``zip``: of one element of each source. func: gets them."""
 
-    __slots__ = ("_blurred", "_func", "_sources")
+    __slots__ = ("_blurred", "_drained", "_func", "_sources")
 
     def __init__(self, walk: Walk, func: Callable[..., Any], sources: Sequence[Any]) -> None:
         super().__init__(walk)
-        self._func, self._sources, self._blurred = func, sources, False
+        self._func, self._sources, self._blurred, self._drained = func, sources, False, False
 
     def drains(self) -> None:
         if len(self._sources) == 1 and isinstance(self._sources[0], Lazy):
+            self._drained = True
             self._sources[0].drains()
 
     def pull(self, walk: Walk) -> Any:
@@ -80,7 +81,12 @@ class Mapped(Lazy):
 
     def finish(self, walk: Walk) -> Any:
         self._blurred = True
-        return self._func(*(rest(walk, each) for each in self._sources))
+        parts = []
+        for each in self._sources:
+            surely = self._drained and isinstance(each, Lazy)
+            parts.append(each.finish(walk) if surely else rest(walk, each))
+        with walk.perhaps():
+            return self._func(*parts)
 
 
 class Filtered(Lazy):
@@ -109,7 +115,8 @@ class Filtered(Lazy):
         self._blurred = True
         if isinstance(self._source, Lazy) or unknown(self._source):
             value = rest(walk, self._source)
-            self._test(value)
+            with walk.perhaps():
+                self._test(value)
             return value
         found = list(self._source)
         for each in found:
