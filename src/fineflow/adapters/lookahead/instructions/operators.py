@@ -32,6 +32,7 @@ _OPERATORS: tuple[Callable[[Any, Any], Any], ...] = (
     operator.truediv,
     operator.xor,
 )
+_DIVISIONS = (operator.floordiv, operator.mod, operator.truediv)
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -60,6 +61,8 @@ def _binary(f: Frame, ins: Instruction) -> None:
             f.push(walk.own(left + right))
             return
         walk.touch(left, right)
+        if operate in _DIVISIONS:
+            walk.tries.raises()
         if ins.arg >= 13 and unknown(left):
             walk.aliases.store(right)
             walk.aliases.change(left, "extend")
