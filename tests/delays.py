@@ -7,6 +7,7 @@ that virtual time (``fineflow.testing.virtual_threads``) sees it run.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import random
 import sys
@@ -39,6 +40,21 @@ class Delays:
     def __init__(self, seed: int) -> None:
         self.seed, self.late = seed, 0
         self._random = random.Random(seed)
+        # Where threads that parse Python take turns, as LangChain's do, CPython 3.11 raises SystemError now and then.
+        parse, alone = ast.parse, threading.RLock()
+
+        @wraps(parse)
+        def parse_alone(*args: Any, **kwargs: Any) -> Any:
+            with alone:
+                return parse(*args, **kwargs)
+
+        self._parse, self._parse_alone = parse, parse_alone
+
+    def pytest_configure(self) -> None:
+        ast.parse = self._parse_alone
+
+    def pytest_unconfigure(self) -> None:
+        ast.parse = self._parse
 
     def pytest_report_header(self) -> str:
         return f"delays: seed {self.seed}"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from fineflow.adapters.analysis import sources
 from fineflow.adapters.analysis.growing import Growing, growing
 
 GIVEN: dict[str, Any] = {"a": ["x", "", "yes"], "b": ["no", "yes", "z"], "c": "-"}
@@ -85,3 +87,16 @@ def test_a_name_that_means_something_else_is_refused() -> None:
     space: dict[str, Any] = {"enumerate": lambda x, start: [(9, "other")]}
     made = type(numbered)(numbered.__code__, {**globals(), **space})
     assert growing(numbered) and growing(made) is None
+
+
+def test_the_source_of_a_module_is_read_once_and_only_for_functions_that_go_through_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(ast, "parse", lambda text, parse=ast.parse: read.append(text) or parse(text))
+    monkeypatch.setattr(sources, "_last", [])
+    first, second = (lambda x: [one for one in x["a"] if one]), (lambda x: [one for one in x["b"] if one])
+    assert growing(lambda x: x["a"]) is None
+    assert not read
+    assert [growing(first), growing(second)] == [Growing(("a",)), Growing(("b",))]
+    assert len(read) == 1

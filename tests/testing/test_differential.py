@@ -3,18 +3,29 @@ from __future__ import annotations
 import asyncio
 import functools
 import operator
+import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import wrapt
+from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableGenerator, RunnableLambda, RunnablePassthrough
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import (
+    Runnable,
+    RunnableGenerator,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
 
-from fineflow.testing.differential import ALL, CONFIGS, PROBE, Observation, assert_same, beyond_stock, observe
+from fineflow.testing import virtual_threads
+from fineflow.testing.differential import ALL, CONFIGS, PROBE, Observation, assert_same, beyond_races, observe
 from fineflow.testing.langchain import FakeChat
 
 INPUT = {"question": "What do cats do?"}
@@ -248,13 +259,42 @@ def test_a_pipeline_in_place_of_what_makes_one_is_refused() -> None:
         assert_same(pipeline, 1)
 
 
-def test_how_far_others_get_beside_a_failure_is_compared_only_where_stock_is_the_same_each_time() -> None:
+def test_how_far_others_get_beside_a_failure_is_compared_when_all_are_at_rest() -> None:
     failed: dict[str, Any] = {"error": {"type": "ValueError"}}
-    others = iter(Observation("ainvoke", value=number, leftover=["a"] * (number % 2), **failed) for number in range(40))
-    stock, ours = next(others), Observation("ainvoke", value="ours", leftover=["a"], **failed)
-    (found,) = beyond_stock(stock, ours, lambda: next(others))
-    assert found.startswith("value differs")
-    assert len(beyond_stock(stock, ours, lambda: stock)) == 2
+    stock, ours = Observation("ainvoke", **failed), Observation("ainvoke", leftover=["a"], **failed)
+    assert beyond_races(stock, ours, (lambda **_: stock, lambda **_: stock)) == []
+    assert len(beyond_races(stock, ours, (lambda **_: stock, lambda **_: ours))) == 1
 
-    ended = replace(stock, error=None), replace(ours, error=None)
-    assert len(beyond_stock(*ended, lambda: pytest.fail("a call that did not fail is made once"))) == 2
+
+@pytest.mark.parametrize("change", [{"error": None}, {"value": "ours"}, {"probe": "ours"}])
+def test_what_depends_on_no_race_is_compared_at_once(change: dict[str, Any]) -> None:
+    stock = Observation("ainvoke", error={"type": "ValueError"})
+    ours = replace(stock, leftover=["a"], **change)
+    assert beyond_races(stock, ours, (pytest.fail, pytest.fail))
+
+
+class Beside(BaseRetriever):
+    """Takes a moment that is another one each time, beside a step that fails."""
+
+    def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
+        time.sleep(random.uniform(0, 0.005))
+        return [Document(query)]
+
+
+def _failing(_: Any) -> Any:
+    time.sleep(0.002)
+    raise ValueError("no")
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
+@pytest.mark.parametrize("entry", ALL)
+@pytest.mark.parametrize("handler", ["sync", "async"])
+def test_at_rest_a_failing_call_is_the_same_each_time(entry: str, handler: Literal["sync", "async"]) -> None:
+    pipeline = RunnableParallel(
+        one=Beside() | RunnablePassthrough() | RunnableLambda(len), fails=_failing, two=Beside()
+    )
+    given = ["q", "r"] if "batch" in entry else "q"
+    seen = [observe(pipeline, entry, given, handler=handler, at_rest=True) for _ in range(5)]
+    assert seen[0].error is not None
+    assert all(each == seen[0] for each in seen)
+    assert "Document" in repr(seen[0])  # what went on beside the failure has ended

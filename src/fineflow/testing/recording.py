@@ -7,7 +7,10 @@ too, so they are compared as a multiset, in an arbitrary but fixed order.
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
+import zlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +22,9 @@ from fineflow.verification.canonical import as_text, canonical
 
 # Metadata that tracing backends add from the environment.
 VOLATILE: frozenset[str] = frozenset({"revision_id"})
+
+# For which a held failure waits: more than all else in a test takes, and another time for each failure.
+_HELD_SECONDS, _APART_SECONDS = 1e6, 1e-3
 
 # Positional arguments of each event.
 _EVENTS: dict[str, tuple[str, ...]] = {
@@ -58,9 +64,10 @@ class Event:
 class _Records:
     # No lock: while an event is recorded, Python may collect an abandoned stream, which then ends its runs right there,
     # on the same thread or on others that it waits for.
-    def __init__(self) -> None:
+    def __init__(self, *, hold: bool = False) -> None:
         super().__init__()
         self.events: list[Event] = []
+        self._hold, self._failures = hold, list[Exception]()
 
     def _add(self, name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         run_id, parent = kwargs.pop("run_id"), kwargs.pop("parent_run_id", None)
@@ -69,6 +76,20 @@ class _Records:
         if name.endswith("_start") and not data.get("name"):  # only there models have their name
             data["name"] = _class_name(serialized)
         self.events.append(Event(name, run_id, parent, {k: canonical(v) for k, v in data.items()}))
+
+    def held(self, name: str, args: Sequence[Any], run_id: UUID) -> float:
+        """Returns the seconds for which a run that reports this event has to wait; 0 for most.
+
+        Only the innermost run of a failure waits, and none that is cancelled. Which of several failures is first
+        depends on what fails, not on when it did.
+        """
+        error = args[0] if self._hold and name.endswith("_error") else None
+        if not isinstance(error, Exception) or any(error is other for other in self._failures):
+            return 0
+        self._failures.append(error)
+        begun = [event.data for event in self.events if event.run_id == run_id][:1]
+        content = zlib.crc32(as_text([(data["name"], data.get("inputs")) for data in begun]).encode())
+        return _HELD_SECONDS * (1 + content / 2**32) + _APART_SECONDS * len(self._failures)
 
     def clear(self) -> None:
         """Drops the events so far."""
@@ -81,7 +102,10 @@ def _class_name(serialized: Any) -> str:
 
 
 class RecordingHandler(_Records, BaseCallbackHandler):
-    """Records every event. ``events``: in the order of arrival, from all threads."""
+    """Records every event. ``events``: in the order of arrival, from all threads.
+
+    hold: a run that fails goes on when all that can end without it has ended; only in virtual time of threads.
+    """
 
 
 class AsyncRecordingHandler(_Records, AsyncCallbackHandler):
@@ -90,14 +114,20 @@ class AsyncRecordingHandler(_Records, AsyncCallbackHandler):
 
 def _sync_method(name: str) -> Callable[..., None]:
     def record(self: _Records, *args: Any, **kwargs: Any) -> None:
+        seconds = self.held(name, args, kwargs["run_id"])
         self._add(name, args, kwargs)
+        if seconds:
+            time.sleep(seconds)
 
     return record
 
 
 def _async_method(name: str) -> Callable[..., Any]:
     async def record(self: _Records, *args: Any, **kwargs: Any) -> None:
+        seconds = self.held(name, args, kwargs["run_id"])
         self._add(name, args, kwargs)
+        if seconds:
+            await asyncio.sleep(seconds)
 
     return record
 

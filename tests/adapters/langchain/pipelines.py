@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 
 from fineflow import optimize
-from fineflow.testing.differential import beyond_stock, observe
+from fineflow.testing.differential import beyond_races, observe
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore, prompt_text
 
 QUESTION = {"question": "What is the capital of France?"}
@@ -68,15 +69,15 @@ def same(
     found = []
     for entry in entries:
 
-        def observed(entry: str = entry, **optimized: bool) -> Any:
+        def observed(entry: str = entry, eager: bool | None = None, at_rest: bool = False) -> Any:
             made, log = made if isinstance(made := make(), tuple) else (made, ())
-            runnable = optimize(made, strict=True, **optimized, **options) if optimized else made
-            given = copy.deepcopy(input)
-            return observe(runnable, entry, [given] if "batch" in entry else given, config, log=log, handler=handler)
+            runnable = made if eager is None else optimize(made, strict=True, eager=eager, **options)
+            given = [copy.deepcopy(input)] if "batch" in entry else copy.deepcopy(input)
+            return observe(runnable, entry, given, config, log=log, handler=handler, at_rest=at_rest)
 
         stock = observed()
         for eager in (False, True):
-            found += [
-                f"{entry}, eager={eager}: {text}" for text in beyond_stock(stock, observed(eager=eager), observed)
-            ]
+            mine = functools.partial(observed, eager=eager)
+            differing = beyond_races(stock, mine(), (observed, mine))
+            found += [f"{entry}, eager={eager}: {text}" for text in differing]
     assert not found, "\n\n".join(found)

@@ -185,10 +185,6 @@ def test_same_answer(shape: str) -> None:
     entries: tuple[str, ...] = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
     if shape == "of json":
         entries = ("invoke", "ainvoke", "batch", "abatch")  # streams of JSON fail in stock, in one way or another
-    if shape in ("a failing item", "a failing step of all items"):
-        entries = ("invoke", "ainvoke", "stream", "batch")  # the others end while items are still at work, as in stock
-    if shape == "a failing step of all items":
-        entries = ("invoke", "ainvoke", "stream")  # two runs of stock's batch differ in which items had begun
     for options in ({}, {"eager": True}):
         # Stock runs items in threads of a pool: what they log is in an order of its own.
         assert_same(make, QUESTION, entries=entries, strict=True, ordered_log=False, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import dis
 from collections.abc import Iterator
 from functools import lru_cache
 from types import BuiltinMethodType, CodeType, FunctionType
@@ -17,6 +18,7 @@ from fineflow.adapters.analysis.itemwise import is_name, iterated, key_of, leave
 from fineflow.adapters.analysis.sources import returned
 
 _ITERATORS = {"zip": zip, "enumerate": enumerate}
+_FOR = dis.opmap["FOR_ITER"]
 
 
 class Growing(NamedTuple):
@@ -38,7 +40,13 @@ def growing(func: Any) -> Growing | None:
     for name, known in _ITERATORS.items():
         if name in _names(code) and (names.get(name, known) is not known or getattr(builtins, name) is not known):
             return None
-    return _read(code)
+    return _read(code) if _goes_through(code) else None
+
+
+def _goes_through(code: CodeType) -> bool:
+    """Returns False for a function without a loop or a join: for most, no source is read."""
+    inner = [each for each in code.co_consts if isinstance(each, CodeType)]
+    return "join" in code.co_names or _FOR in code.co_code[::2] or any(map(_goes_through, inner))
 
 
 def _names(code: CodeType) -> Iterator[str]:

@@ -7,16 +7,30 @@ import linecache
 from collections.abc import Iterator
 from threading import Lock
 from types import CodeType
+from typing import NamedTuple
 
 _parsing = Lock()  # ``ast.parse`` of Python 3.11 raises SystemError if two threads are in it (python/cpython#106905)
 
 
+class _Module(NamedTuple):
+    """A module as it was compiled: its lines, the nodes of its functions, and their bytecode."""
+
+    name: str
+    lines: list[str]
+    functions: list[ast.FunctionDef]
+    lambdas: list[ast.Lambda]
+    codes: list[CodeType]
+
+
+_last: list[_Module] = []  # the one asked for last: functions of an app are mostly asked for one after the other
+
+
 def definition(code: CodeType) -> ast.FunctionDef | None:
     """Returns the definition of a function; None if its source is not there, or not what was compiled."""
-    at, tree = code.co_firstlineno, _module(code)
-    if tree is None:
+    at, module = code.co_firstlineno, _module(code)
+    if module is None:
         return None
-    found = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == code.co_name and n.lineno == at]
+    found = [node for node in module.functions if node.name == code.co_name and node.lineno == at]
     return found[0] if len(found) == 1 else None
 
 
@@ -26,11 +40,9 @@ def returned(code: CodeType) -> tuple[ast.arguments, ast.expr] | None:
     The function may be a ``lambda``.
     """
     if code.co_name == "<lambda>":
-        tree = _module(code)
+        module = _module(code)
         spans = list(_spans(code))
-        found = (
-            [] if tree is None else [n for n in ast.walk(tree) if isinstance(n, ast.Lambda) and _holds(n.body, spans)]
-        )
+        found = [] if module is None else [node for node in module.lambdas if _holds(node.body, spans)]
         one = min(found, key=_extent, default=None)  # those around it hold its instructions, too
         return None if one is None else (one.args, one.body)
     made = definition(code)
@@ -61,20 +73,25 @@ def _extent(node: ast.Lambda) -> _Place:
     return (node.end_lineno or 0) - node.lineno, (node.end_col_offset or 0) - node.col_offset
 
 
-def _module(code: CodeType) -> ast.Module | None:
-    """Returns the module of a function as it was compiled; None if its source is not there, or another one."""
-    lines = linecache.getlines(code.co_filename)
+def _module(code: CodeType) -> _Module | None:
+    """Returns the module of a function; None if its source is not there, or another one."""
+    name, lines = code.co_filename, linecache.getlines(code.co_filename)
     if not lines:
         return None
-    try:
-        text = "".join(lines)
-        with _parsing:
-            tree, whole = ast.parse(text), compile(text, code.co_filename, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, SystemError):
-        return None
-    if all(each != code for each in _codes(whole)):
-        return None
-    return tree
+    with _parsing:
+        module = next((each for each in _last if each.name == name and each.lines is lines), None)
+        if module is None:
+            try:
+                text = "".join(lines)
+                tree, whole = ast.parse(text), compile(text, name, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError, SystemError):
+                return None
+            nodes = list(ast.walk(tree))
+            functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+            lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
+            module = _Module(name, lines, functions, lambdas, list(_codes(whole)))
+            _last[:] = [module]
+    return module if any(each == code for each in module.codes) else None
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:
