@@ -31,7 +31,7 @@ class Frame:
     blurred = False  # a generator has yielded something only perhaps
     perhaps: Any = UNKNOWN  # that
     drained = False  # all that a generator yields is asked for
-    inherited = 0  # values on the stack that are not the current path's own
+    inherited = 0  # values on the stack up to the last iterator that is not the current path's own
     _doubts = 0
 
     def __init__(self, walk: Walk, code: CodeType, owner: Any, cells: dict[str, Any]) -> None:
@@ -155,7 +155,8 @@ class Frame:
         perhaps = {each for each in assigned if each not in cells}
         for start, stack, names in arms:
             walk.unsure += 1
-            self.at, self.stack, self.raised, self.inherited = start, list(stack), False, len(stack)
+            self.at, self.stack, self.raised = start, list(stack), False
+            self.inherited = max((n + 1 for n, each in enumerate(stack) if type(each) in _ITERATORS), default=0)
             self.names = {**names, **{each: self._perhaps(names, each) for each in perhaps}}
             for name, value in cells.items():
                 self.cells[name].value = UNKNOWN if value is NULL else walk.aliases.one_of(value, UNKNOWN)

@@ -11,6 +11,8 @@ from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any
 
+import wrapt
+
 from fineflow.adapters.analysis.tables import is_plain
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.aliases import Aliases, has_code
@@ -201,6 +203,9 @@ class Walk:
         """Notes a class. Raises Stop for one that is asked even when somebody tests what an object is."""
         if kind.__module__ in sys.stdlib_module_names:
             MET.add(kind)
+            return
+        if issubclass(kind, wrapt.ObjectProxy):  # an optimized object, or an instrumentation's: is what it wraps
+            self.kinds.add(kind)
             return
         look_up: Any = type(kind).__getattribute__
         for base in kind.__mro__ if look_up is type.__getattribute__ else (kind,):
