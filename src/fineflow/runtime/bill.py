@@ -67,10 +67,10 @@ def prices(table: Mapping[str, Mapping[str, float]]) -> None:
 
     Raises: TypeError if it is no such table; ValueError for an unknown kind, or a price below 0.
     """
-    _prices_of = {model: _checked(model, given) for model, given in _items(table)}
+    checked = {model: _checked(model, given) for model, given in _items(table)}
     with _lock:
         _prices.clear()
-        _prices.update(_prices_of)
+        _prices.update(checked)
 
 
 def _items(table: Any) -> Any:

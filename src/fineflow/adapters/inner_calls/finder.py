@@ -289,7 +289,7 @@ class CallFinder:
         if self._components.makes(obj, name):
             return self.made(obj, name, args, named)
         value = self._value(obj, name, args, named, sure)
-        return Awaited(value) if self._components.awaits(name) else value
+        return Awaited(value) if self.awaits(obj, name) else value
 
     def _embeds(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         found = None if self._walk.unsure else self._components.embedded(obj, name, args, named)

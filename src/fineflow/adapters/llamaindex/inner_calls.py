@@ -45,7 +45,7 @@ from fineflow.adapters.llamaindex.user_functions import (
     methods_of,
 )
 from fineflow.adapters.lookahead import UNKNOWN, Stop
-from fineflow.adapters.lookahead.values import HELD, Awaited
+from fineflow.adapters.lookahead.values import HELD
 from fineflow.options import Options
 from fineflow.runtime.call.claims import equal
 
@@ -306,10 +306,6 @@ class Components:
 
 class IndexFinder(CallFinder):
     """Finds the component calls of one run of a user function."""
-
-    def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
-        value = super().call(obj, name, args, named, sure=sure)
-        return value.value if name in MAKING and isinstance(value, Awaited) else value
 
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return super()._matching(obj, name, tuple(map(_as_now, key)), args, named)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction, location
 from fineflow.adapters.lookahead.code import decoded, guards, meetings, stored
 from fineflow.adapters.lookahead.instructions import RULES
-from fineflow.adapters.lookahead.iteration import following
+from fineflow.adapters.lookahead.iteration import ITERATORS, following
 from fineflow.adapters.lookahead.values import MET, NULL, UNKNOWN, Cell, Local, Stop
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 
 _DEPTH = 12  # calls inside calls
-_ITERATORS = (type(iter(list[Any]())), type(iter(range(0))))
 
 
 class Frame:
@@ -156,7 +155,7 @@ class Frame:
         for start, stack, names in arms:
             walk.unsure += 1
             self.at, self.stack, self.raised = start, list(stack), False
-            self.inherited = max((n + 1 for n, each in enumerate(stack) if type(each) in _ITERATORS), default=0)
+            self.inherited = max((n + 1 for n, each in enumerate(stack) if type(each) in ITERATORS), default=0)
             self.names = {**names, **{each: self._perhaps(names, each) for each in perhaps}}
             for name, value in cells.items():
                 self.cells[name].value = UNKNOWN if value is NULL else walk.aliases.one_of(value, UNKNOWN)
@@ -186,7 +185,7 @@ class Frame:
         A path that comes back to a loop around it may go on with any element, or end the loop.
         """
         source = self.stack[-1]
-        if type(source) in _ITERATORS and len(self.stack) <= self.inherited:
+        if type(source) in ITERATORS and len(self.stack) <= self.inherited:
             self.stack[-1] = copy.copy(source)
             return NULL
         return following(self.walk, source)
@@ -207,7 +206,7 @@ class Frame:
         stacks = [stack for stack, _ in ends if stack and meeting != self._decoded.end]
         self.stack = [one_of(*each) for each in zip(*stacks, strict=True)] if stacks else []
         for number, each in enumerate(before[: len(self.stack)]):
-            if type(each) in _ITERATORS:  # of a loop around the branch
+            if type(each) in ITERATORS:  # of a loop around the branch
                 self.stack[number] = each
         for number, (_, names) in enumerate(ends):
             if not number:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
     from fineflow.adapters.lookahead.walk import Walk
 
-_ITERATORS = frozenset({type(iter(list[Any]())), type(iter(range(0)))})
+ITERATORS = frozenset({type(iter(list[Any]())), type(iter(range(0)))})
 _LONG = 16  # elements that are copied in the time of one instruction
 _SIZED = frozenset({list, tuple, dict, set, frozenset, str, range})
 
@@ -134,7 +134,7 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
         walk.touch(value)
         return None
     kind = type(value)
-    if kind in _SIZED or (kind in _ITERATORS and walk.owns(value)):
+    if kind in _SIZED or (kind in ITERATORS and walk.owns(value)):
         walk.spend(len(value) // _LONG if kind in _SIZED else 0)
         return list(value)
     raise Stop(f"iterates over a {kind.__name__}")
@@ -148,7 +148,7 @@ def iterator(walk: Walk, value: Any) -> Any:
     """
     if isinstance(value, Progress):
         value = value.elements
-    if isinstance(value, Lazy) or (type(value) in _ITERATORS and walk.owns(value)):
+    if isinstance(value, Lazy) or (type(value) in ITERATORS and walk.owns(value)):
         return value
     if type(value) is range:
         return walk.own(iter(value))
