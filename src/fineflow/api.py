@@ -193,13 +193,16 @@ def _explained(
     )
 
 
-def _verified(framework: Framework, plan: Plan, options: Options) -> str:
+def _verified(framework: Framework, shown: Plan, options: Options) -> str:
     """Says how calls that follow a plan are verified; "" if none is."""
     if not isinstance(options.verify, Verify):
         return ""
     from fineflow.adapters.core.repeatable import described
 
-    return described(framework, plan, options.verify)
+    def plan_of(part: Any) -> Plan | None:
+        return plan(framework, part, options, framework.ways(part, {})[0]) if framework.knows(part) else None
+
+    return described(framework, shown, options.verify, plan_of)
 
 
 def _part(given: Any, part: Any) -> Any:

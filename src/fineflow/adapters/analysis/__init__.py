@@ -12,6 +12,6 @@ abstract interpretation of all paths, so "pure" holds for any argument, under th
 """
 
 from fineflow.adapters.analysis.tables import is_plain
-from fineflow.adapters.analysis.verdict import Verdict, analyse, passes_on, trusting_models
+from fineflow.adapters.analysis.verdict import Verdict, analyse, asking, passes_on, trusting_models
 
-__all__ = ["Verdict", "analyse", "is_plain", "passes_on", "trusting_models"]
+__all__ = ["Verdict", "analyse", "asking", "is_plain", "passes_on", "trusting_models"]

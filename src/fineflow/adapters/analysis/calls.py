@@ -46,6 +46,8 @@ def attribute(analysis: Analysis, value: Value, name: str) -> Value:
     """Returns ``value.name``: a known attribute, or a method that is judged when it is called."""
     if value.kind is Kind.OBJECT:
         return analysis.load_attribute(value.data, name)
+    if value.kind is Kind.COMPONENT:
+        return Value(Kind.BOUND, (value, name))
     if value.kind is Kind.CONST:
         obj = value.data
         if type(obj) is ModuleType:
@@ -93,6 +95,10 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
     """Returns the value of a call. Raises Impure unless all of its possible effects are known."""
     if func.kind is Kind.BOUND:
         owner, name = func.data
+        if owner.kind is Kind.COMPONENT:
+            for value in (*args, *keywords.values()):
+                site.analysis.use(value)
+            return site.analysis.ask(owner.data, name)
         if owner.kind is Kind.OBJECT:
             return _call_function(site.analysis, getattr(type(owner.data), name), [owner, *args], keywords)
         if owner.kind is Kind.CONST and (rule := _of_library(owner.data, name)) is not None:
@@ -237,7 +243,9 @@ def _call_function(analysis: Analysis, func: FunctionType, args: list[Value], ke
 
 def _passed(analysis: Analysis, value: Value) -> Value:
     """Returns an argument as the called function sees it: a known constant, or arbitrary data."""
-    if value.kind is Kind.OBJECT or (value.kind is Kind.CONST and libraries.instance(value.data) is not None):
+    if value.kind in (Kind.OBJECT, Kind.COMPONENT) or (
+        value.kind is Kind.CONST and libraries.instance(value.data) is not None
+    ):
         return value
     return value if is_scalar(analysis.use(value)) else SHARED
 

@@ -23,12 +23,15 @@ Key = tuple[Any, ...]
 class Outside:
     """What a function reads of its surroundings, taken as constant as long as the ``pins`` hold.
 
-    returned: ids of objects that it may return unchanged, but not use otherwise. held: mutable constants. names: of
-    objects that can change, by id, for messages.
+    returned: ids of objects that it may return unchanged, but not use otherwise. reads: says of an object and the name
+    of a method if a call changes nothing, and with "" if it has such methods (``asking``); None if no object has. held:
+    mutable constants. names: of objects that can change, by id, for messages.
     """
 
-    def __init__(self, returned: Iterable[Any] = ()) -> None:
+    def __init__(self, returned: Iterable[Any] = (), reads: Callable[[Any, str], bool] | None = None) -> None:
         self.returned = {id(obj) for obj in returned}
+        self.reads = reads
+        self.asked: dict[int, Any] = {}  # components whose methods it calls, by id
         self.held: list[Any] = []
         self.names: dict[int, str] = {}
         self.pins: dict[Key, Callable[[], bool]] = {}
@@ -37,6 +40,8 @@ class Outside:
         """Returns the value of an outside object: immutable data, or a callable that is judged when called."""
         if immutable(obj) or isinstance(obj, type | BuiltinFunctionType):
             return Value(Kind.CONST, obj)
+        if self.reads is not None and self.reads(obj, ""):
+            return Value(Kind.COMPONENT, obj)
         if type(obj) is functools.partial:
             self.pin_partial(obj)
         if type(obj) in (FunctionType, ModuleType, functools.partial, *GETTERS):
@@ -60,6 +65,13 @@ class Outside:
             raise Impure(f"reads {what}, which can change")
         self.names[id(obj)] = what
         return Value(Kind.OBJECT, obj)
+
+    def ask(self, component: Any, name: str) -> Value:
+        """Calls a method of a component with arguments that were used. Returns its result."""
+        if self.reads is None or not self.reads(component, name):
+            raise Impure(f"calls .{name}() of a {type(component).__name__}")
+        self.asked[id(component)] = component
+        return SHARED
 
     def default(self, name: str, value: Any) -> Value:
         """Returns the value of a parameter that is not passed; one that can change must not be read."""

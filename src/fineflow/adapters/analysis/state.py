@@ -42,8 +42,14 @@ class Analysis(Outside):
     trusting: validators of pydantic models are believed to change nothing.
     """
 
-    def __init__(self, returned: Iterable[Any] = (), *, trusting: bool = False) -> None:
-        super().__init__(returned)
+    def __init__(
+        self,
+        returned: Iterable[Any] = (),
+        *,
+        trusting: bool = False,
+        reads: Callable[[Any, str], bool] | None = None,
+    ) -> None:
+        super().__init__(returned, reads)
         self._trusting = trusting
         self.keys: dict[str, None] = {}
         self.escaped = False
@@ -78,6 +84,8 @@ class Analysis(Outside):
             raise Impure(value.data)
         elif kind is Kind.OBJECT:
             raise Impure(f"reads {self.names[id(value.data)]}, which can change")
+        elif kind is Kind.COMPONENT:
+            raise Impure(f"uses a {type(value.data).__name__} as a value")
         elif kind is Kind.LAZY:
             raise Impure("stores, returns or passes on an iterator, which is read later")
         elif kind is Kind.STREAM:

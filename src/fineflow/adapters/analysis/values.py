@@ -20,6 +20,7 @@ class Kind(Enum):
     NULL = auto()  # empty: an unbound local, or the marker that calls push
     ARG = auto()  # the argument itself, its keys tracked
     CONST = auto()  # a known object: ``data``
+    COMPONENT = auto()  # a component of a framework, ``data``: only its methods may be called (``Calls``)
     OBJECT = auto()  # a known object that can change, ``data``: only its attributes and methods may be used
     SCALAR = auto()  # immutable builtin data, including all parts; ``data`` is "number" if it is one
     SHARED = auto()  # anything else; may be part of the argument, hence must not be changed; ``data``: see ``part``
@@ -38,7 +39,7 @@ class Kind(Enum):
 class Value:
     """One abstract value. Known objects are compared by identity: 1, True and 1.0 are different constants."""
 
-    _BY_IDENTITY = (Kind.CONST, Kind.OBJECT)
+    _BY_IDENTITY = (Kind.CONST, Kind.OBJECT, Kind.COMPONENT)
 
     __slots__ = ("data", "kind")
 

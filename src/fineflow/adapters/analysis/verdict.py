@@ -16,7 +16,7 @@ from fineflow.adapters.analysis.calls import Site, call
 from fineflow.adapters.analysis.frame import Frame
 from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
-from fineflow.adapters.analysis.values import ARG, GIVEN, Impure, Kind, Value, immutable
+from fineflow.adapters.analysis.values import ARG, GIVEN, SHARED, Impure, Kind, Value, immutable
 from fineflow.adapters.core.recognition import of_package
 from fineflow.declare import declared, is_supposing
 from fineflow.ir import Effect
@@ -107,10 +107,22 @@ def trusting_models(func: Callable[..., Any]) -> Verdict:
     return _fresh(func, trusting=True)
 
 
+def asking(func: Callable[..., Any], reads: Callable[[Any, str], bool]) -> tuple[Verdict, Sequence[Any]]:
+    """Returns the verdict on a function that may call components, and the components that it calls.
+
+    reads: see ``Outside``. It is pure if it does nothing else that a pure function does not.
+    """
+    analysis = Analysis(reads=reads)
+    return _judged(func, analysis, ARG), list(analysis.asked.values())
+
+
 def _fresh(
     func: Callable[..., Any], returned: Sequence[Any] = (), *, given: Value = ARG, trusting: bool = False
 ) -> Verdict:
-    analysis = Analysis(returned, trusting=trusting)
+    return _judged(func, Analysis(returned, trusting=trusting), given)
+
+
+def _judged(func: Callable[..., Any], analysis: Analysis, given: Value) -> Verdict:
     core = func
     while type(core) is functools.partial:
         core = core.func
@@ -190,7 +202,9 @@ def _parameters(
     for name, default in (func.__kwdefaults__ or {}).items():
         values[name] = analysis.default(name, default)
     for name in (*positional, *by_name):
-        if name not in values or name in _CONTEXT:
+        if name == "config" and analysis.reads is not None:  # what is called again gets the same one
+            values[name] = SHARED
+        elif name not in values or name in _CONTEXT:
             values[name] = Value(Kind.BAD, f"reads parameter {name}, which is not part of its argument")
     for name, value in named.items():
         if name in values and name not in _CONTEXT:

@@ -211,12 +211,17 @@ class Planned(wrapt.ObjectProxy[Any]):
     def _self_verdict(self, plan: Plan, settings: Verify) -> Verdict:
         """Returns what verification does with calls that follow a plan."""
         kept = self._self_verdicts.get(id(plan))
-        if kept is None or kept[0] is not plan:
+        if kept is None or kept[0] is not plan or not kept[1].still_holds():
             if len(self._self_verdicts) > len(self._self_plans):  # of plans that are not used any more
                 self._self_verdicts.clear()
-            kept = plan, verdict(self._self_framework, plan, settings)
+            kept = plan, verdict(self._self_framework, plan, settings, self._self_plan_of)
             self._self_verdicts[id(plan)] = kept
         return kept[1]
+
+    def _self_plan_of(self, obj: Any) -> Plan | None:
+        """Returns the plan of a component that a user's function calls with anything."""
+        part = self._self_ahead(merged(obj))
+        return None if part is None else part._self_current(self._self_framework.ways(obj, {})[0])
 
     # Calls.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from inspect import getattr_static
@@ -82,6 +83,17 @@ class Snapshot:
         except RuntimeError:  # another thread is changing one of the dicts
             return False
 
+    def counted(self) -> bool:
+        """Returns True if at most numbers among the attributes have changed: components count their calls."""
+        now = copy.copy(self)
+        now._values = list(chain.from_iterable(map(dict.values, self._whole)))
+        now._read = list(map(dict.get, self._owners, self._keys))
+        before, after = (*self._values, *self._read), (*now._values, *now._read)
+        if len(before) != len(after) or not all(map(_same_or_number, before, after)):
+            return False
+        now._checks = now._chosen()
+        return now.holds()
+
     def _same(self) -> bool:
         for check in self._checks:  # noqa: SIM110 (runs before every call, and a generator costs more)
             if not check():
@@ -108,6 +120,10 @@ class Snapshot:
             (wrapped, lambda: all(getattr_static(kind, name) is own for kind, name, own in wrapped)),
         )
         return tuple(check for looked_at, check in checks if looked_at)
+
+
+def _same_or_number(before: Any, now: Any) -> bool:
+    return before is now or (type(before) is type(now) and type(now) in (int, float))
 
 
 def _found(small: Any, small_dicts: Any, large: Any) -> Iterator[Any]:

@@ -1,9 +1,9 @@
 """Verification of calls: one that was chosen is run again on stock when it has ended, and the answers are compared.
 
-Only calls that may be repeated: no step writes, and none is user code with possible effects. The repetition runs in a
-thread of its own, on copies of the call's arguments, in a copy of the caller's context in which callbacks and tracers
-are silent. It uses stock's sync methods, also for async calls: clients are bound to event loops, and the caller's loop
-may be busy, or gone.
+Only calls that may be repeated: no step writes, and user code does no more than call components that read. The
+repetition runs in a thread of its own, on copies of the call's arguments, in a copy of the caller's context in which
+callbacks and tracers are silent. It uses stock's sync methods, also for async calls: clients are bound to event loops,
+and the caller's loop may be busy, or gone.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.framework import Framework
 from fineflow.adapters.core.invocation import Invocation, Unrepeatable
 from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.repeatable import Verdict
 from fineflow.errors import FineflowError
-from fineflow.ir import Effect
-from fineflow.ir.spec import everything
 from fineflow.runtime.events import now
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import log
 from fineflow.runtime.reruns import DIFFERENT, EQUAL, FULL, UNSTEADY, ending, repeating, reruns
-from fineflow.verification.answers import Answer, Comparison, Incomparable, differences
+from fineflow.verification.answers import Answer, Incomparable, differences
 from fineflow.verification.settings import Difference, Verify
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def chosen(planned: Planned, plan: Plan, invocation: Invocation) -> Sampled | No
         elif not reruns().room(settings.waiting):
             reruns().skip(FULL)
         else:
-            return Sampled(planned, plan, invocation, settings, found.how)
+            return Sampled(planned, plan, invocation, settings, found)
     except Unrepeatable as why:
         reruns().skip(str(why))
     except Exception as error:
@@ -71,10 +70,10 @@ def _say_once(text: str) -> None:
 class Sampled:
     """A call that is verified: copies of its arguments, made before it begins, then its answer, then stock's."""
 
-    def __init__(self, planned: Planned, plan: Plan, invocation: Invocation, settings: Verify, how: Comparison) -> None:
+    def __init__(self, planned: Planned, plan: Plan, invocation: Invocation, settings: Verify, found: Verdict) -> None:
         self._obj = planned.__wrapped__
         self._framework = planned._self_framework
-        self._plan, self._settings, self._how = plan, settings, how
+        self._snapshot, self._settings, self._found, self._how = plan.snapshot, settings, found, found.how
         self._entry, self._streams = invocation.method, invocation.streaming
         self._repeated, self._again, self._given = invocation.again()
         self._context = contextvars.copy_context()
@@ -223,7 +222,8 @@ class Sampled:
         return self._context.copy().run(self._answer_of_stock)
 
     def _answer_of_stock(self) -> Answer:
-        if not self._plan.snapshot.holds():
+        unchanged = self._snapshot.holds() or self._snapshot.counted()
+        if not (unchanged and self._found.still_holds()):
             raise Unrepeatable("the object was changed before it was run again")
         repeating.set(True)
         request_context.priority.set(_LAST)
@@ -251,8 +251,9 @@ class Sampled:
 
     def _doubt(self, stock: Answer) -> str:
         """Returns why a difference may not be fineflow's: asks stock once more."""
-        external = any(p.effects.kind is Effect.EXTERNAL for p in everything(self._plan.p_graph))
-        if external and (stock.error is None) != (self._ours.error is None):
+        if not self._snapshot.holds():
+            return "numbers in components, such as counters of calls, have changed since"
+        if self._found.external and (stock.error is None) != (self._ours.error is None):
             return "requests leave the process, and may have failed in one of the calls only"
         if differences(stock, self._stock(), self._how):
             return "stock answered differently when it was asked again"

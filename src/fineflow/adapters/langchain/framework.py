@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -82,6 +82,9 @@ class LangChain(Framework):
 
     def unrepeatable(self, plan: Plan) -> str:
         return repeating.unrepeatable(plan.objects.values())
+
+    def asked(self, p: Primitive) -> tuple[Sequence[Any], Callable[[], bool]] | None:
+        return repeating.asked(p.component)
 
     def sampled(self, p: Primitive) -> str:
         return repeating.sampled(p)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,14 +12,19 @@ from langchain_core.documents.compressor import BaseDocumentCompressor
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import BaseMessage
-from langchain_core.runnables import RunnableBinding
+from langchain_core.runnables import Runnable, RunnableBinding
 from langsmith.run_helpers import tracing_context
 from wrapt import wrap_function_wrapper
 
+from fineflow.adapters.analysis import asking
 from fineflow.adapters.core.invocation import Unrepeatable
+from fineflow.adapters.core.proxy import merged
+from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.langchain.user_functions import functions_of, methods_of
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.reruns import noted, repeating
 
+_CALLED = frozenset({"invoke", "batch"})
 _NOT_REPEATED = ("callbacks", "run_id")  # keys of a config
 _BY_SERVER = frozenset({"id", "index", "signature", "encrypted_content"})  # keys of content blocks and tool calls
 _CACHED = "answers of models are cached, so stock would repeat the first one"
@@ -127,6 +133,30 @@ def _models(component: Any, options: Mapping[str, Any]) -> Iterator[tuple[Any, M
             yield each, bound
         elif each is not component and isinstance(each, BaseDocumentCompressor):
             yield from _models(each, {})
+
+
+def asked(step: Any) -> tuple[Sequence[Any], Callable[[], bool]] | None:
+    """Returns the runnables that a step's own functions call, and a check that they still do.
+
+    None if they may do anything else that changes something. Only sync functions: a step is repeated by these.
+    """
+    found = [asking(func, _reads) for func in functions_of(step).values() if not inspect.iscoroutinefunction(func)]
+    if not found or not all(verdict.pure for verdict, _ in found):
+        return None
+    called = [each for _, components in found for each in components if isinstance(each, Runnable)]
+    return called, lambda: all(verdict.still_holds() for verdict, _ in found)
+
+
+def _reads(obj: Any, name: str) -> bool:
+    """Returns True for methods of components that change nothing, or of which the plan of a runnable says whether.
+
+    name: "" asks whether it is a component.
+    """
+    obj = merged(obj)
+    names = _CALLED if isinstance(obj, Runnable) else methods_of(obj) or ()
+    if not (names and name) or name in getattr(obj, "__dict__", {}):
+        return bool(names) and not name
+    return name in names and (isinstance(obj, Runnable) or of_package(owner(type(obj), name).__module__))
 
 
 def unrepeatable(objects: Any) -> str:
