@@ -98,10 +98,10 @@ def test_functions_that_only_call_components_are_verified(step: Any, entry: str)
 @pytest.mark.parametrize(
     ("step", "why"),
     [
-        (writes, "writes .* may have effects"),
-        (adds, "adds .* may have effects"),
-        (prints, "prints .* may have effects"),
-        (of_writing, "of_writing .* calls a component in which writes .* may have effects"),
+        (writes, "writes .* may have effects: it calls .append"),
+        (adds, "adds .* may have effects: it calls .add_documents"),
+        (prints, "prints .* may have effects: it prints"),
+        (of_writing, "of_writing .* calls a component in which writes .* may have effects: it calls .append"),
     ],
 )
 def test_functions_that_do_more_are_not(step: Any, why: str) -> None:

@@ -111,12 +111,12 @@ class Framework(ABC):
         """Returns why calls may not be made once more, beyond what the graph says; "" if they may."""
         return ""
 
-    def asked(self, p: Primitive) -> tuple[Sequence[Any], Callable[[], bool]] | None:
+    def asked(self, p: Primitive) -> tuple[Sequence[Any], Callable[[], bool]] | str:
         """Returns the objects that an opaque step calls and that have plans, and a check that this is still so.
 
-        None if it may do anything else that changes something.
+        If it may do anything else that changes something, a reason for that, or "".
         """
-        return None
+        return ""
 
     def sampled(self, p: Primitive) -> str:
         """Returns why equal requests of a primitive may be answered differently; "" for temperature 0, or no model."""

@@ -85,8 +85,8 @@ class _Steps:
     def _inner(self, p: Primitive, name: str) -> str:
         """Does the same for a function that may do anything: it may do no more than call components that only read."""
         asked = self._framework.asked(p)
-        if asked is None:
-            return f"{name} may have effects"
+        if isinstance(asked, str):
+            return f"{name} may have effects" + (f": it {asked}" if asked else "")
         components, holds = asked
         self.assumes.append(holds)
         called = self._called[id(p)] = []

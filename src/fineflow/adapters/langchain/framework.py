@@ -83,7 +83,7 @@ class LangChain(Framework):
     def unrepeatable(self, plan: Plan) -> str:
         return repeating.unrepeatable(plan.objects.values())
 
-    def asked(self, p: Primitive) -> tuple[Sequence[Any], Callable[[], bool]] | None:
+    def asked(self, p: Primitive) -> tuple[Sequence[Any], Callable[[], bool]] | str:
         return repeating.asked(p.component)
 
     def sampled(self, p: Primitive) -> str:

@@ -135,14 +135,16 @@ def _models(component: Any, options: Mapping[str, Any]) -> Iterator[tuple[Any, M
             yield from _models(each, {})
 
 
-def asked(step: Any) -> tuple[Sequence[Any], Callable[[], bool]] | None:
+def asked(step: Any) -> tuple[Sequence[Any], Callable[[], bool]] | str:
     """Returns the runnables that a step's own functions call, and a check that they still do.
 
-    None if they may do anything else that changes something. Only sync functions: a step is repeated by these.
+    If they may do anything else that changes something, a reason. Only sync functions: a step is repeated by these.
     """
     found = [asking(func, _reads) for func in functions_of(step).values() if not inspect.iscoroutinefunction(func)]
-    if not found or not all(verdict.pure for verdict, _ in found):
-        return None
+    if not found:
+        return ""
+    if refused := [verdict.reason for verdict, _ in found if not verdict.pure]:
+        return refused[0]
     called = [each for _, components in found for each in components if isinstance(each, Runnable)]
     return called, lambda: all(verdict.still_holds() for verdict, _ in found)
 
