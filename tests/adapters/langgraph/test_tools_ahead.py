@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from agent_cases import FOUR, VALUE, Agent, both, look_up, ran, seen
-from langchain.agents.middleware import AgentMiddleware, wrap_model_call
+from langchain.agents.middleware import wrap_model_call
 from langchain_core.documents import Document
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import tool
@@ -73,22 +73,6 @@ def test_an_error_surfaces_where_stock_calls_the_tool(entry: str, left_before: A
     assert not sync or sorted(mine.called) == sorted(stock.called)
     assert "bridges" in mine.early
     assert not settled(before=left_before)
-
-
-class After(AgentMiddleware):
-    def after_model(self, state: Any, runtime: Any) -> None:
-        return None
-
-
-class Around(AgentMiddleware):
-    def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-        return handler(request)
-
-
-@pytest.mark.parametrize("kind", [After, Around])
-def test_middleware_between_model_and_tools_leaves_them_to_stock(kind: Any) -> None:
-    _, mine, _, _ = both("invoke", middleware=[kind()])
-    assert not mine.early
 
 
 @pytest.mark.parametrize("where", ["tools", "model", "*"])

@@ -14,6 +14,7 @@ from fineflow.adapters.analysis.methods import format_text, method, regex
 from fineflow.adapters.analysis.outside import Key
 from fineflow.adapters.analysis.state import Analysis, Closure, all_scalar, name_of
 from fineflow.adapters.analysis.values import (
+    ARG,
     ERROR,
     FRESH_DICT,
     LAZY,
@@ -96,9 +97,10 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
     if func.kind is Kind.BOUND:
         owner, name = func.data
         if owner.kind is Kind.COMPONENT:
-            for value in (*args, *keywords.values()):
+            given = [*args, *keywords.values()]
+            for value in given:
                 site.analysis.use(value)
-            return site.analysis.ask(owner.data, name)
+            return site.analysis.ask(owner.data, name, given)
         if owner.kind is Kind.OBJECT:
             return _call_function(site.analysis, getattr(type(owner.data), name), [owner, *args], keywords)
         if owner.kind is Kind.CONST and (rule := _of_library(owner.data, name)) is not None:
@@ -243,9 +245,11 @@ def _call_function(analysis: Analysis, func: FunctionType, args: list[Value], ke
 
 def _passed(analysis: Analysis, value: Value) -> Value:
     """Returns an argument as the called function sees it: a known constant, or arbitrary data."""
-    if value.kind in (Kind.OBJECT, Kind.COMPONENT) or (
-        value.kind is Kind.CONST and libraries.instance(value.data) is not None
-    ):
+    if value.kind in (Kind.OBJECT, Kind.COMPONENT):
+        return value
+    if value.kind is Kind.CONST and libraries.instance(value.data) is not None:
+        return value
+    if analysis.up_to_a_call and (value is ARG or (value.kind is Kind.BOUND and value.data[0].kind is Kind.COMPONENT)):
         return value
     return value if is_scalar(analysis.use(value)) else SHARED
 

@@ -262,6 +262,8 @@ def _raise(f: Frame, ins: Instruction) -> bool:
         known = value.kind is Kind.CONST and (value.data is None or is_error(value.data))
         if value.kind is not Kind.ERROR and not known:
             raise Impure("raises something that is not a builtin exception")
+    if f.analysis.up_to_a_call:
+        raise Impure("may raise an error instead")
     f.analysis.raises = True
     return True
 

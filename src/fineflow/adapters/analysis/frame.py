@@ -12,8 +12,8 @@ from fineflow.adapters.analysis import flow, operations  # noqa: F401  (they reg
 from fineflow.adapters.analysis.bytecode import Instruction, decode, handlers, location
 from fineflow.adapters.analysis.calls import Site
 from fineflow.adapters.analysis.outside import Key
-from fineflow.adapters.analysis.rules import RULES
-from fineflow.adapters.analysis.state import Analysis
+from fineflow.adapters.analysis.rules import RULES, Rule
+from fineflow.adapters.analysis.state import Analysis, Reached
 from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Table, Value
 
 _COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator
@@ -52,6 +52,7 @@ class Frame:
         self.stack: list[Value] = []
         self.slots: list[Value] = []
         self.returned = NULL
+        self.reached = False  # a path has ended at the call up to which the function is analysed
         self.passes = False  # a generator function that gets an iterator
         self.instruction = Instruction("", 0, None, 0, 0)
         self.states: dict[int, tuple[tuple[Value, ...], tuple[Value, ...]]] = {}
@@ -66,7 +67,8 @@ class Frame:
             slots[index] = parameters.get(name, NULL)
         try:
             self.passes = any(slot.kind is Kind.STREAM for slot in slots)
-            if code.co_flags & (_COROUTINE & ~_ASYNC_GENERATOR if self.passes else _COROUTINE):
+            refused = 0 if self.analysis.coroutines else _COROUTINE
+            if code.co_flags & (refused & ~_ASYNC_GENERATOR if self.passes else refused):
                 raise Impure("is asynchronous")
             self._run(tuple(slots))
         except Impure as problem:
@@ -74,6 +76,8 @@ class Frame:
             raise
         if code.co_flags & _GENERATOR:
             return LAZY
+        if self.reached and self.returned is NULL:
+            raise Reached
         return SHARED if self.returned is NULL else self.returned  # NULL: code that always raises
 
     def _run(self, slots: tuple[Value, ...]) -> None:
@@ -91,7 +95,7 @@ class Frame:
                 self.instruction = ins = self.instructions[index]
                 self.index = index
                 self.analysis.spend()
-                for h in table:
+                for h in () if self.analysis.up_to_a_call else table:
                     if h.start <= ins.offset < h.end:  # inner handlers come first; an outer one only adds paths
                         kept = [*self.stack[: h.depth], *([SCALAR] if h.lasti else []), ERROR]
                         self._merge(self.index_of[h.target], tuple(kept), tuple(self.slots))
@@ -102,12 +106,20 @@ class Frame:
                 rule = RULES.get(ins.name)
                 if rule is None:
                     raise Impure(_REFUSED.get(ins.name, f"unsupported bytecode {ins.name}"))
-                if rule(self, ins):
+                if self._apply(rule, ins):
                     break
                 index += 1
                 if self.instructions[index].offset in targets:
                     self._merge(index, tuple(self.stack), tuple(self.slots))
                     break
+
+    def _apply(self, rule: Rule, ins: Instruction) -> bool | None:
+        """Does what an instruction does. Returns True if the path ends there."""
+        try:
+            return rule(self, ins)
+        except Reached:
+            self.reached = True
+            return True
 
     def _operands(self, ins: Instruction) -> list[Value]:
         """Returns what an instruction may read of the stack: all of it, but for the most frequent ones."""

@@ -66,7 +66,7 @@ class Outside:
         self.names[id(obj)] = what
         return Value(Kind.OBJECT, obj)
 
-    def ask(self, component: Any, name: str) -> Value:
+    def ask(self, component: Any, name: str, given: list[Value]) -> Value:
         """Calls a method of a component with arguments that were used. Returns its result."""
         if self.reads is None or not self.reads(component, name):
             raise Impure(f"calls .{name}() of a {type(component).__name__}")

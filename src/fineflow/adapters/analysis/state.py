@@ -33,6 +33,10 @@ class Closure:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Reached(Exception):
+    """The path has come to the call up to which the function is analysed."""
+
+
 class Analysis(Outside):
     """State shared by all frames of one verdict.
 
@@ -41,6 +45,9 @@ class Analysis(Outside):
 
     trusting: validators of pydantic models are believed to change nothing.
     """
+
+    up_to_a_call, coroutines = False, False
+    """Whether paths end at some call, and whether coroutines are judged, which may await nothing before (``hooks``)."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ class Turn:
 
     def _given(self, tool: Any, call: ToolCall) -> Any:
         """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""
-        if (tool.func is None and self._here.call.sync) or _traced():
+        if tool.func is None and self._here.call.sync:
             return None
         try:
             return tool._to_args_and_kwargs(dict(call["args"]), str(call["id"]))
@@ -108,14 +108,6 @@ class Turn:
         self._drops.append(lambda: here.post(lambda: [task.cancel() for task in begun]))
 
 
-def _traced() -> bool:
-    """Returns True if LangSmith records the node: what a tool traces by itself belongs to the tool's run."""
-    tracers = sys.modules.get("langchain_core.tracers.langchain")
-    callbacks: Any = (var_child_runnable_config.get() or {}).get("callbacks")
-    handlers = getattr(callbacks, "handlers", callbacks) or ()
-    return tracers is not None and any(isinstance(each, tracers.LangChainTracer) for each in handlers)
-
-
 class _Visits:
     """Of one call: the last visit of a node with a model."""
 
@@ -138,6 +130,9 @@ async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
     under_way.set(None)
     reader.set(None)
     var_child_runnable_config.set(cast(Any, _Config(recorder)))
+    run = _Run(recorder)  # LangSmith refers to it weakly
+    if (langsmith := sys.modules.get("langsmith.run_helpers")) is not None:
+        langsmith._set_tracing_context({"parent": run})  # as langchain-core 1.8.3 does
     try:
         if tool.coroutine is not None and not sync:
             value = await tool.coroutine(*positional, **named)
@@ -182,6 +177,20 @@ class _Config(dict[str, Any]):
     def copy(self) -> dict[str, Any]:
         self._recorder.taint()
         return super().copy()
+
+
+class _Run:
+    """Stands for LangSmith's run of the tool, which is not there yet either: what the tool traces would belong to it."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        object.__setattr__(self, "_recorder", recorder)
+
+    def __getattribute__(self, name: str) -> Any:
+        object.__getattribute__(self, "_recorder").taint()
+
+    def __bool__(self) -> bool:
+        object.__getattribute__(self, "_recorder").taint()
+        return True
 
 
 def _usable(entry: Entry) -> bool:

@@ -1,7 +1,7 @@
 """Where a graph's model and its tools take turns: nodes whose model writes calls that a ``ToolNode`` makes next.
 
-Found in the graph as it was built: the node leads to the ``ToolNode`` by one of its edges. So an ``after_model`` of a
-middleware, which is a node between the two, ends it.
+Found in the graph as it was built: the node leads to the ``ToolNode`` by one of its edges, or by way of nodes that are
+hooks of middlewares which only look at the answer (``middleware``).
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from langgraph.graph import StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
+from fineflow.adapters.analysis.hooks import Holds
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import left_to_stock
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
+from fineflow.adapters.langgraph.middleware import after_model, around_calls
 from fineflow.adapters.langgraph.searches_ahead import may_search
 from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
 
+_HOOK = ".after_model"  # ends the names of nodes that are hooks of middlewares (langchain 1.5.2)
 _DEPTH = 8  # of functions that hold functions
 _CALLS, _SEARCHES = "calls of", "searches and requests in calls of"  # that start early
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
@@ -59,7 +62,7 @@ class Turns:
 
     name: of the node, for display. graph: whose node it is. trusted: no code of the user's runs between the model's
     answer and the tools, nor beside the model, so that what tools read cannot change there, nor the messages.
-    on_engine: the node's model is.
+    on_engine: the node's model is. hooks: checks that middlewares still make each call; why: a reason if one may not.
     """
 
     name: str
@@ -69,10 +72,14 @@ class Turns:
     tools: dict[str, Offered]
     trusted: bool
     on_engine: bool = False
+    hooks: Sequence[Holds] = ()
+    why: str = ""
 
     def early(self, name: str) -> Offered | None:
         """Returns a tool whose calls may start while the model writes."""
         found = self.tools.get(name)
+        if not self._makes_all:
+            return None
         if found is not None and not found.holds(self.node.tools_by_name.get(name)):
             return None
         reads = found is not None and (found.searches or bool(found.reads))
@@ -86,7 +93,12 @@ class Turns:
     @property
     def prefills(self) -> bool:
         """True if the next prompt may be prefilled while tools run."""
-        return self.trusted and self.on_engine
+        return self.trusted and self.on_engine and self._makes_all
+
+    @property
+    def _makes_all(self) -> bool:
+        """True if no hook of a middleware leaves calls out, or changes them."""
+        return not self.why and all(holds() for holds in self.hooks)
 
     def said(self) -> Iterator[tuple[bool, str]]:
         """Yields what goes ahead and what does not, for ``explain``: whether it does, and a sentence."""
@@ -95,7 +107,7 @@ class Turns:
             return
         left: dict[str, list[str]] = {}
         for name, each in self.tools.items():
-            why = "" if self.early(name) else each.why or _BETWEEN
+            why = "" if self.early(name) else each.why or self.why or _BETWEEN
             left.setdefault(why or (_SEARCHES if each.searches else _CALLS), []).append(name)
         for what in (_CALLS, _SEARCHES):
             if early := left.pop(what, []):
@@ -121,14 +133,40 @@ def turns_of(graph: Pregel[Any, Any, Any, Any]) -> Iterator[Turns]:
         return
     reduced = _reduced_by_packages(builder)
     for name, node in graph.nodes.items():
-        nodes = [each for each in map(graph.nodes.get, _behind(builder, name)) if each is not None]
-        made = _tool_node([part for each in nodes for part in flat(each.bound)])
+        if name.endswith(_HOOK):
+            continue
+        made, between, hooks = _next_tools(graph, builder, name)
         for step in flat(node.bound):
             if type(step) is RunnableCallable and made is not None:
-                trusted, on_engine = _looked_at(step)
-                trusted = trusted and reduced and _routed_by_packages(builder, name)
+                trusted, on_engine = _looked_at(step, (made._wrap_tool_call, made._awrap_tool_call))
+                trusted = trusted and reduced and all(_routed_by_packages(builder, each) for each in (name, *between))
                 tools = {each: offered(tool) for each, tool in made.tools_by_name.items()}
-                yield Turns(name, step, graph, made, tools, trusted, on_engine)
+                said = (hooks, "") if isinstance(hooks, list) else ((), hooks)
+                yield Turns(name, step, graph, made, tools, trusted, on_engine, *said)
+
+
+def _next_tools(graph: Any, builder: Any, name: str) -> tuple[ToolNode | None, list[str], list[Holds] | str]:
+    """Returns the ``ToolNode`` that a node leads to, the hooks of middlewares between, and what is known of these."""
+    between: list[str] = []
+    checks: list[Holds] = []
+    why = ""
+    while True:
+        behind = [each for each in _behind(builder, name) if each in graph.nodes and each not in between]
+        made = _tool_node([part for each in behind for part in flat(graph.nodes[each].bound)])
+        hooks = [each for each in behind if each.endswith(_HOOK)]
+        if made is not None or len(hooks) != 1:
+            break
+        name = hooks[0]
+        between.append(name)
+        for step in flat(graph.nodes[name].bound):
+            found = after_model(step)
+            why, checks = (why or found, checks) if isinstance(found, str) else (why, [*checks, *found])
+    if made is None:
+        return None, between, []
+    node: Any = made
+    found = around_calls(node._wrap_tool_call, node._awrap_tool_call)
+    why = why or (found if isinstance(found, str) else "")
+    return made, between, why or [*checks, *found]
 
 
 def _behind(builder: Any, name: str) -> set[str]:
@@ -162,12 +200,9 @@ def _fans_out(builder: Any) -> bool:
 
 
 def _tool_node(parts: Sequence[Any]) -> ToolNode | None:
-    """Returns the only ``ToolNode`` among some nodes; None if its calls are not simply made."""
+    """Returns the only ``ToolNode`` among some nodes; None if there are others."""
     nodes = [part for part in parts if isinstance(part, ToolNode)]
-    if len(nodes) != 1 or type(nodes[0]) is not ToolNode:
-        return None
-    node: Any = nodes[0]
-    return node if node._wrap_tool_call is None and node._awrap_tool_call is None else None
+    return nodes[0] if len(nodes) == 1 and type(nodes[0]) is ToolNode else None
 
 
 def offered(tool: BaseTool) -> Offered:
@@ -194,15 +229,16 @@ def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
     return frozenset(each if isinstance(each, str) else id(each) for each in found)
 
 
-def _looked_at(step: RunnableCallable) -> tuple[bool, bool]:
+def _looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool]:
     """Returns whether a node is trusted, and whether it holds a model on an engine.
 
-    Trusted is a function of packages that holds none of the user's, or a user's that only asks its model.
+    Trusted is a function of packages that holds none of the user's, or a user's that only asks its model. hooks:
+    functions that it holds for the node of the tools.
     """
     trusted, on_engine = True, False
     todo: list[tuple[Any, int]] = [(step.func, 0)]
     todo += [] if in_executor(step.afunc, step.func) else [(step.afunc, 0)]
-    seen = set[int]()
+    seen = set(map(id, hooks))
     while todo:
         func, depth = todo.pop()
         func = getattr(func, "__func__", func)

@@ -1,0 +1,88 @@
+"""What middlewares do between a model's calls of tools and the tools: hooks after the model, and around each call.
+
+A hook that makes every call, with the arguments that the model wrote, lets calls start early. The user's own hooks are
+read (``analysis.hooks``); of some of packages it is known.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+from langgraph._internal._runnable import RunnableCallable
+
+from fineflow.adapters.analysis.hooks import Holds, hands_on, only_looks
+
+_LANGCHAIN, _DEEP_AGENTS = "langchain.agents.middleware", "deepagents.middleware"
+# They refuse no calls but those of tools that they bring along, if any, unless an attribute says so (langchain 1.5.2,
+# deepagents 0.7.32).
+_KNOWN = {
+    f"{_LANGCHAIN}.todo.TodoListMiddleware.after_model": "",
+    f"{_LANGCHAIN}.model_call_limit.ModelCallLimitMiddleware.after_model": "",
+    f"{_LANGCHAIN}.pii.PIIMiddleware.after_model": "apply_to_output",
+    f"{_LANGCHAIN}.tool_retry.ToolRetryMiddleware.wrap_tool_call": "",
+    f"{_LANGCHAIN}.tool_error.ToolErrorMiddleware.wrap_tool_call": "",
+    f"{_DEEP_AGENTS}.filesystem.FilesystemMiddleware.wrap_tool_call": "",
+    f"{_DEEP_AGENTS}.skills.SkillsMiddleware.wrap_tool_call": "",
+}
+_DECORATORS = f"{_LANGCHAIN}.types"  # such as ``@after_model``, which make a class of a function
+_NOT_THERE = frozenset({"AgentMiddleware.wrap_tool_call", "AgentMiddleware.awrap_tool_call"})  # raise an error
+_COMPOSED = frozenset({"_chain_tool_call_wrappers", "_chain_async_tool_call_wrappers"})  # of langchain.agents.factory
+
+
+def around_calls(*wrappers: Any) -> list[Holds] | str:
+    """Returns checks that the hooks of a ``ToolNode`` still make each call; a reason if one may not."""
+    return _checked([each for wrapper in wrappers for each in _parts(wrapper)], hands_on, "wrap_tool_call")
+
+
+def after_model(step: Any) -> list[Holds] | str:
+    """Does the same for a node that a model's node leads to: a hook of middlewares."""
+    if type(step) is not RunnableCallable:
+        return f"a {type(step).__name__} runs between"
+    functions = [part for func in (step.func, step.afunc) for part in _parts(func)]
+    return _checked(functions, only_looks, "after_model")
+
+
+def _checked(functions: list[Any], judge: Callable[[Any], Holds | None], hook: str) -> list[Holds] | str:
+    found: list[Holds] = []
+    for func in functions:
+        holds = _known(func) or judge(func)
+        if holds is None or not holds():
+            owner = type(getattr(func, "__self__", func)).__name__
+            return f"{hook} of {owner if owner != 'function' else func.__name__} may leave calls out, or change them"
+        found.append(holds)
+    return found
+
+
+def _known(func: Any) -> Holds | None:
+    own = getattr(func, "__func__", None)
+    if not isinstance(own, FunctionType):
+        return None
+    name = f"{own.__module__}.{own.__qualname__}".replace(".aafter_", ".after_").replace(".awrap_", ".wrap_")
+    if (unless := _KNOWN.get(name)) is None:
+        return None
+    middleware = func.__self__
+    return lambda: not (unless and getattr(middleware, unless))
+
+
+def _parts(hook: Any) -> Iterator[Any]:
+    """Yields the functions that a hook consists of, outermost first: the user's own behind those of LangChain."""
+    if hook is None:
+        return
+    own = inspect.unwrap(hook) if isinstance(hook, FunctionType) else hook  # of LangSmith's ``traceable``
+    func = getattr(own, "__func__", own)
+    if not isinstance(func, FunctionType):
+        yield own
+        return
+    held = inspect.getclosurevars(func).nonlocals
+    if func.__module__ == _DECORATORS and func.__qualname__ in _NOT_THERE:
+        return
+    if func.__qualname__.split(".")[0] in _COMPOSED:
+        yield from _parts(held.get("outer"))
+        yield from _parts(held.get("inner"))
+    elif func.__module__ == _DECORATORS and isinstance(held.get("func"), FunctionType):
+        yield held["func"]
+    else:
+        yield own
