@@ -60,6 +60,7 @@ def optimize(
     objective: str | None = None,
     across_nodes: bool = False,
     cache: str | None = None,
+    stream_answers: bool = False,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -77,7 +78,18 @@ def optimize(
     from a call that cannot be planned.
     """
     options = Options(
-        passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify, objective, across_nodes, cache
+        passes=passes,
+        strict=strict,
+        assume_pure=assume_pure,
+        eager=eager,
+        timeout=timeout,
+        max_concurrency=max_concurrency,
+        trust=trust,
+        verify=verify,
+        objective=objective,
+        across_nodes=across_nodes,
+        cache=cache,
+        stream_answers=stream_answers,
     )
     if disabled():
         return obj

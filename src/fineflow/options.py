@@ -36,6 +36,8 @@ class Options:
         response begins, so that a provider's prompt cache is written once. ``"ignore"``: they go together. None: as
         ``"warm"`` where requests ask for such a cache, where responses tell of one, and before the first response of
         a model. See docs/cost.md.
+    stream_answers: ask chat models of providers for a stream where stock's ``invoke`` asks for the whole answer: calls
+        of tools, and items of lists, are used while the model writes the next. See docs/langchain.md.
     verify: share of the calls, from 0 to 1, that are run again on stock when they have ended, in the background; the
         answers are compared, and a difference is reported. Or a :class:`fineflow.Verify`. None: no call. See
         docs/verify.md.
@@ -56,10 +58,11 @@ class Options:
     objective: str | None = None
     across_nodes: bool = False
     cache: str | None = None
+    stream_answers: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
-        for switch in ("strict", "assume_pure", "eager", "across_nodes"):
+        for switch in ("strict", "assume_pure", "eager", "across_nodes", "stream_answers"):
             self._check_switch(switch)
         if self.trust not in ("packages", "interfaces"):
             raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')

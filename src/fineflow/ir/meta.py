@@ -50,6 +50,7 @@ META: Mapping[str, str] = {
     "segments": "text and variables of a template in order, as (kind, text or name)",
     "pieces": "False for a model that returns its text in one piece",
     "only_streamed": "why a decode can be consumed in pieces only in calls in which stock streams it; empty if always",
+    "streamed_answer": "a provider's model, of whose answers the sum of a stream is taken, as the user has said",
     # partial prefills
     "templates": "the templates whose beginning is prefilled",
     "elements": "text and values that it consists of",

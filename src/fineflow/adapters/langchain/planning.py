@@ -86,7 +86,7 @@ def lower(runnable: Runnable[Any, Any], options: Options, text_input: bool | Way
     """
     constant, configured = text_input if isinstance(text_input, Way) else (text_input, NOTHING)
     b = ChainBuilder(rows(), options.assume_pure, options.trust == "interfaces", contents=contents)
-    b.configurable, b.queries = configured.values, embed_queries
+    b.configurable, b.queries, b.stream_answers = configured.values, embed_queries, options.stream_answers
     value = b.lower(runnable, Leaf(Ref("input"), TEXT if constant else UNKNOWN))
     output = b.whole(value)
     graph = Graph(tuple(b.primitives), output.ref, notes=tuple(b.notes))

@@ -45,6 +45,7 @@ class LangGraph(LangChain):
         if not isinstance(obj, Pregel):
             return super().lower(obj, options, way)
         b = ChainBuilder(self.rows, options.assume_pure, options.trust == "interfaces")
+        b.stream_answers = options.stream_answers
         output = lowered_steps(obj, b, across=options.across_nodes)
         return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(obj, way, options, b)
 

@@ -27,7 +27,7 @@ def lowered_steps(graph: Any, b: ChainBuilder, *, across: bool) -> Ref:
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
-        for ahead, text in turns[id(step.obj)].said() if id(step.obj) in turns else ():
+        for ahead, text in turns[id(step.obj)].said(stream_answers=b.stream_answers) if id(step.obj) in turns else ():
             b.note(output.name, ahead, text)
         if id(step.obj) in early and any(map(calls_components, step.functions)):
             b.note(output.name, True, "its calls start when the state that they need is known, while earlier nodes run")

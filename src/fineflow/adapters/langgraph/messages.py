@@ -19,12 +19,15 @@ from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.models.aggregating import aggregating
+from fineflow.adapters.langchain.models.streamed_answers import summed, sums_up
 from fineflow.adapters.text.tool_calls import Extent
 from fineflow.runtime.loop.workers import in_thread
 
 
 class Reader(Protocol):
-    """Gets what a model writes."""
+    """Gets what a model writes. answers: models of providers are asked for a stream instead of the whole answer."""
+
+    answers: bool
 
     def begin(self, message: Message, call: ToolCall) -> None:
         """Takes a call whose JSON is complete."""
@@ -64,13 +67,40 @@ def _aasking(own: Any, name: str) -> Any:
 
 def _look_at(model: Any) -> None:
     """Wraps the methods by which a model streams, or makes its whole answer of a stream."""
-    if reader.get() is None:
+    here = reader.get()
+    if here is None:
         return
+    if here.answers and sums_up(model):
+        wrap_method(type(model), "_generate", _summed)
+        wrap_method(type(model), "_agenerate", _asummed)
     row, kind = aggregating(model), type(model)
     names = ("_stream", "_astream") if row is None else (row.source, row.asource)
     for name, made in zip(names, (_seen, _aseen), strict=True):
         if getattr(kind, name) is not getattr(BaseChatModel, name, None):
             wrap_method(kind, name, made)
+
+
+def _summed(own: Any, name: str) -> Any:
+    def method(model: Any, /, messages: Any, stop: Any = None, run_manager: Any = None, **named: Any) -> Any:
+        if not _asks_for_a_stream(model):
+            return own.__get__(model, type(model))(messages, stop=stop, run_manager=run_manager, **named)
+        return summed(list(model._stream(messages, stop=stop, **named)))
+
+    return method
+
+
+def _asummed(own: Any, name: str) -> Any:
+    async def method(model: Any, /, messages: Any, stop: Any = None, run_manager: Any = None, **named: Any) -> Any:
+        if not _asks_for_a_stream(model):
+            return await own.__get__(model, type(model))(messages, stop=stop, run_manager=run_manager, **named)
+        return summed([each async for each in model._astream(messages, stop=stop, **named)])
+
+    return method
+
+
+def _asks_for_a_stream(model: Any) -> bool:
+    here = reader.get()
+    return here is not None and here.answers and sums_up(model)
 
 
 def _seen(own: Any, name: str) -> Any:

@@ -39,6 +39,7 @@ class Turn:
 
     def __init__(self, here: Claiming, turns: Turns, left: Callable[[Any, Exception], None]) -> None:
         self._here, self._turns, self._left = here, turns, left
+        self.answers = here.shadows.options.stream_answers
         self._ids = set[str]()
         self._drops: list[Callable[[], None]] = []
         visits = here.call.memory(_Visits)
@@ -180,7 +181,7 @@ class _Config(dict[str, Any]):
 
 
 class _Run:
-    """Stands for LangSmith's run of the tool, which is not there yet either: what the tool traces would belong to it."""
+    """Stands for LangSmith's run of the tool, which is not there yet either: what a tool traces belongs to it."""
 
     def __init__(self, recorder: Recorder) -> None:
         object.__setattr__(self, "_recorder", recorder)

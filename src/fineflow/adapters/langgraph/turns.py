@@ -22,6 +22,7 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import left_to_stock
+from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
 from fineflow.adapters.langgraph.middleware import after_model, around_calls
@@ -32,6 +33,7 @@ from fineflow.declare import Declaration, declaration
 _HOOK = ".after_model"  # ends the names of nodes that are hooks of middlewares (langchain 1.5.2)
 _DEPTH = 8  # of functions that hold functions
 _CALLS, _SEARCHES = "calls of", "searches and requests in calls of"  # that start early
+_STREAMED = ", in calls that stream; in invoke and ainvoke with optimize(..., stream_answers=True)"
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 
@@ -62,7 +64,8 @@ class Turns:
 
     name: of the node, for display. graph: whose node it is. trusted: no code of the user's runs between the model's
     answer and the tools, nor beside the model, so that what tools read cannot change there, nor the messages.
-    on_engine: the node's model is. hooks: checks that middlewares still make each call; why: a reason if one may not.
+    on_engine: the node's model is. at_once: it is one of a provider's, whose answer stock's ``invoke`` gets as a whole
+    (``streamed_answers``). hooks: checks that middlewares still make each call; why: a reason if one may not.
     """
 
     name: str
@@ -72,6 +75,7 @@ class Turns:
     tools: dict[str, Offered]
     trusted: bool
     on_engine: bool = False
+    at_once: bool = False
     hooks: Sequence[Holds] = ()
     why: str = ""
 
@@ -100,7 +104,7 @@ class Turns:
         """True if no hook of a middleware leaves calls out, or changes them."""
         return not self.why and all(holds() for holds in self.hooks)
 
-    def said(self) -> Iterator[tuple[bool, str]]:
+    def said(self, *, stream_answers: bool) -> Iterator[tuple[bool, str]]:
         """Yields what goes ahead and what does not, for ``explain``: whether it does, and a sentence."""
         if self.stops:
             yield False, "the graph has breakpoints, so its tools start when stock calls them"
@@ -111,7 +115,11 @@ class Turns:
             left.setdefault(why or (_SEARCHES if each.searches else _CALLS), []).append(name)
         for what in (_CALLS, _SEARCHES):
             if early := left.pop(what, []):
-                yield True, f"{what} {', '.join(early)} start when the model has written them, while it writes the next"
+                where = "" if stream_answers or not self.at_once else _STREAMED
+                yield (
+                    True,
+                    f"{what} {', '.join(early)} start when the model has written them, while it writes the next{where}",
+                )
         for why, names in left.items():
             yield False, f"calls of {', '.join(names)} start when stock makes them: {why}"
         if self.prefills:
@@ -138,11 +146,11 @@ def turns_of(graph: Pregel[Any, Any, Any, Any]) -> Iterator[Turns]:
         made, between, hooks = _next_tools(graph, builder, name)
         for step in flat(node.bound):
             if type(step) is RunnableCallable and made is not None:
-                trusted, on_engine = _looked_at(step, (made._wrap_tool_call, made._awrap_tool_call))
+                trusted, on_engine, at_once = _looked_at(step, (made._wrap_tool_call, made._awrap_tool_call))
                 trusted = trusted and reduced and all(_routed_by_packages(builder, each) for each in (name, *between))
                 tools = {each: offered(tool) for each, tool in made.tools_by_name.items()}
                 said = (hooks, "") if isinstance(hooks, list) else ((), hooks)
-                yield Turns(name, step, graph, made, tools, trusted, on_engine, *said)
+                yield Turns(name, step, graph, made, tools, trusted, on_engine, at_once, *said)
 
 
 def _next_tools(graph: Any, builder: Any, name: str) -> tuple[ToolNode | None, list[str], list[Holds] | str]:
@@ -229,13 +237,13 @@ def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
     return frozenset(each if isinstance(each, str) else id(each) for each in found)
 
 
-def _looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool]:
-    """Returns whether a node is trusted, and whether it holds a model on an engine.
+def _looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool, bool]:
+    """Returns whether a node is trusted, whether it holds a model on an engine, and one of a provider's.
 
     Trusted is a function of packages that holds none of the user's, or a user's that only asks its model. hooks:
     functions that it holds for the node of the tools.
     """
-    trusted, on_engine = True, False
+    trusted, on_engine, at_once = True, False, False
     todo: list[tuple[Any, int]] = [(step.func, 0)]
     todo += [] if in_executor(step.afunc, step.func) else [(step.afunc, 0)]
     seen = set(map(id, hooks))
@@ -254,5 +262,7 @@ def _looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool
         held = [cell.cell_contents for cell in func.__closure__ or () if filled(cell)]
         held += [part for each in held if isinstance(each, list | tuple) for part in each]
         todo += [(each, depth + 1) for each in held if isinstance(each, FunctionType | MethodType)]
-        on_engine = on_engine or any(getattr(type(getattr(each, "bound", each)), QUEUED, False) for each in held)
-    return trusted, on_engine
+        models = [getattr(each, "bound", each) for each in held]
+        on_engine = on_engine or any(getattr(type(each), QUEUED, False) for each in models)
+        at_once = at_once or any(sums_up(each) and not getattr(each, "streaming", False) for each in models)
+    return trusted, on_engine, at_once

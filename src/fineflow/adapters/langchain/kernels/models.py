@@ -63,7 +63,9 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
             work.reports.told = []
     if start.first is not None:
         work.done.add_done_callback(partial(_set_done, start.first))
-    return Work(work, partial(_message, model, work, events=by_events(p, run)))
+    return Work(
+        work, partial(_message, model, work, events=by_events(p, run), summed=bool(p.meta.get("streamed_answer")))
+    )
 
 
 class _Decode:
@@ -116,7 +118,7 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
         return bool(model._should_stream(async_api=not run.call.sync, **options))
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
         return False
-    if (early or run.call.streaming) and assembles(model):
+    if (early or run.call.streaming) and assembles(model, answers=bool(p.meta.get("streamed_answer"))):
         return True  # pieces can be assembled to the whole result, so they serve every kind of claim
     by_stock = run.call.streaming and not p.meta["invoked"]
     return by_stock or run.call.facts.streams_models or model._should_stream(async_api=not run.call.sync, **options)
@@ -201,14 +203,14 @@ def by_events(p: Primitive, run: Execution) -> bool:
     return run.call.facts.streams_models == "events" and (not run.call.streaming or p.meta["invoked"])
 
 
-def _message(model: Any, entry: Entry, result: Any, *, events: bool) -> Any:
+def _message(model: Any, entry: Entry, result: Any, *, events: bool, summed: bool) -> Any:
     if not isinstance(model, BaseChatModel):
         return result.generations[0][0].text
     if not entry.in_pieces:
         return _completed(result.generations[0], result.llm_output)
     if events:
         return _of_events(result)
-    if assembles(model):
+    if summed or assembles(model):
         whole = assembled(model, entry, result)
         return _completed(whole.generations[0], whole.llm_output)
     return added([_completed(chunk) for chunk in result])

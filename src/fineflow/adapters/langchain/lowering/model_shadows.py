@@ -21,6 +21,7 @@ from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.adapters.langchain.models.aggregating import aggregating, aresult_of, result_of
 from fineflow.adapters.langchain.models.offline_vllm import together
+from fineflow.adapters.langchain.models.streamed_answers import summed, sums_up
 from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.run_recorder import clean
 from fineflow.runtime.call.claims import Entry, raise_stop
@@ -37,9 +38,12 @@ except ImportError:  # langchain-core before 1.6 inspects signatures like this
         return inspect.signature(obj).parameters
 
 
-def assembles(model: Any) -> bool:
-    """Returns True if what the model generates without streaming is known from its stream."""
-    return _promises(model) or aggregating(model) is not None
+def assembles(model: Any, *, answers: bool = False) -> bool:
+    """Returns True if what the model generates without streaming is known from its stream.
+
+    answers: the user has said that answers are to be made of streams.
+    """
+    return _promises(model) or aggregating(model) is not None or (answers and sums_up(model))
 
 
 def _promises(model: Any) -> bool:
@@ -50,8 +54,12 @@ def _promises(model: Any) -> bool:
 def assembled(model: Any, entry: Entry, pieces: Sequence[Any]) -> Any:
     """Returns the result made of an entry's pieces: one object, which stock and the graph share."""
     if entry.whole is None:
-        entry.whole = model.assemble(list(pieces)) if _promises(model) else result_of(model, pieces)
+        entry.whole = model.assemble(list(pieces)) if _promises(model) else _made_of(model, pieces)
     return entry.whole
+
+
+def _made_of(model: Any, pieces: Sequence[Any]) -> Any:
+    return summed(pieces) if aggregating(model) is None else result_of(model, pieces)
 
 
 def call_of(model: Any, prompt: Any, stop: Any, options: Any) -> tuple[Any, ...]:
@@ -85,10 +93,11 @@ class _ChatShadow:
     def __init__(self, model: Any, site: Site) -> None:
         self._model = model
         self._site = site
+        self._answers = site.shadows.options.stream_answers
 
     def claimable(self, entry: Entry) -> bool:
         """Returns True if the entry has, or can be made into, one result."""
-        return clean(entry) and (not entry.in_pieces or assembles(self._model))
+        return clean(entry) and (not entry.in_pieces or assembles(self._model, answers=self._answers))
 
     def generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         model = self._model
@@ -99,7 +108,7 @@ class _ChatShadow:
         entry, result = claim(self._site, call_of(model, messages, stop, kwargs), own, self.claimable)
         if entry.reports is not None:
             entry.reports.replay(run_manager)
-        if entry.in_pieces and run_manager is not None and not _promises(model):
+        if entry.in_pieces and run_manager is not None and aggregating(model) is not None:
             result_of(model, result, run_manager)  # reports the tokens, as the model does when it generates
         return assembled(model, entry, result) if entry.in_pieces else result
 
@@ -112,7 +121,7 @@ class _ChatShadow:
         entry, result = await aclaim(self._site, call_of(model, messages, stop, kwargs), own, self.claimable)
         if entry.reports is not None:
             await entry.reports.areplay(run_manager)
-        if entry.in_pieces and run_manager is not None and not _promises(model):
+        if entry.in_pieces and run_manager is not None and aggregating(model) is not None:
             await aresult_of(model, result, run_manager)
         return assembled(model, entry, result) if entry.in_pieces else result
 

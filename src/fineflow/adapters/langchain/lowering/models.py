@@ -20,6 +20,7 @@ from fineflow.adapters.langchain.lowering.model_shadows import assembles, shadow
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.models.offline_vllm import engine_of, is_offline, one_at_a_time
 from fineflow.adapters.langchain.models.servers import lane, served, warmed
+from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.run_recorder import starts_runs
 from fineflow.ir import PURE, Effect, Effects, Op
 
@@ -93,7 +94,8 @@ def _lower_model(model: Any, value: Symbol, b: ChainBuilder) -> Symbol:
         invoked=inside,
         foreign=not (ours or queued),
         **_order(model, options),
-        only_streamed=_only_streamed(model, options),
+        only_streamed=_only_streamed(model, options, answers=b.stream_answers),
+        streamed_answer=b.stream_answers and sums_up(model),
         pieces=isinstance(model, BaseChatModel),
         **(engine_on(model.engine) if ours else {}),
     )
@@ -121,17 +123,19 @@ def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     return {"block": server.server.block_size, "cache": id(server.server), "remote": True, "options": options}
 
 
-def _only_streamed(model: Any, options: Mapping[str, Any]) -> str:
+def _only_streamed(model: Any, options: Mapping[str, Any], *, answers: bool) -> str:
     """Returns why a decode can be consumed in pieces only if stock streams it; "" if it always can.
 
     LangChain streams a model with ``streaming=True`` in all calls. For any other one a stream ahead of stock would be
     a second request, unless the whole answer is known from the stream.
     """
-    if not isinstance(model, BaseChatModel) or assembles(model):
+    if not isinstance(model, BaseChatModel) or assembles(model, answers=answers):
         return ""
     if all(model._should_stream(async_api=on, **options) for on in (True, False)):
         return ""
     why = f"the message that {type(model).__name__} generates may differ from the sum of its stream"
+    if sums_up(model):
+        return f"{why}; with stream_answers=True it is made of that"
     return f"{why}; in all calls with streaming=True" if "streaming" in type(model).model_fields else why
 
 
