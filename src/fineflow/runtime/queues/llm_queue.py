@@ -8,6 +8,7 @@ out of KV cache, outputs count with their usual length: few reach their maximum.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -35,6 +36,7 @@ _CALL_STEPS = 64
 _CALL_SECONDS = 60
 _MILLISECONDS = 1000
 
+_USERS = 256  # queries that are kept before those that have ended go
 _USUAL = 4  # times the mean output length: about one output in fifty is longer, if lengths are exponential
 
 
@@ -45,6 +47,7 @@ class LLMQueue(Admissions):
         super().__init__(engine, policy)
         watch(self)
         self._lengths = Lengths(engine.encode)
+        self._spared: dict[asyncio.Task[None], Sequence[int]] = {}  # prefills that yield to any request
 
     def __repr__(self) -> str:
         return f"<LLMQueue of {self.engine.name}: {self.waiting} waiting, {self.running} running>"
@@ -102,6 +105,41 @@ class LLMQueue(Admissions):
             return False
         await self.prefill(tokens)
         return True
+
+    def expect(self) -> None:
+        """Notes that the current call is going to use the engine. From any thread."""
+        query = request_context.query.get()
+        if len(self._users) >= _USERS:
+            self._users = {each: None for each in list(self._users) if request_context.under_way(each)}
+        if request_context.under_way(query):
+            self._users[query] = None
+
+    def spare(self) -> bool:
+        """Returns True if an instance is idle, and stays so as far as is known: no other call under way has used the
+        engine, or is going to. Only on the runtime's loop.
+        """
+        self._settle_on_loop()
+        others = {query for query in list(self._users) if request_context.under_way(query)} | self._asking.keys()
+        if others - {request_context.query.get()}:
+            return False
+        return any(not instance.running for instance in in_service(self.instances))
+
+    async def prefill_spare(self, tokens: Sequence[int]) -> bool:
+        """Runs ``prefill`` for a request that may never come, on ``spare`` capacity. Only on the runtime's loop.
+
+        Any request that it does not serve stops it. Returns True if it ran to its end.
+        """
+        if not self.spare():
+            return False
+        work = asyncio.get_running_loop().create_task(self.prefill(tokens))
+        self._spared[work] = tokens
+        try:
+            await asyncio.wait([work])
+        finally:
+            del self._spared[work]
+            if work.cancel():
+                await asyncio.wait([work])
+        return not work.cancelled() and work.result() is None
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment] = ()
@@ -199,6 +237,10 @@ class LLMQueue(Admissions):
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
+            self.expect()
+            for spared, known in self._spared.items():
+                if tokens[: len(known)] != known:
+                    spared.cancel()
             self._kept_room.taken(request.seen.query)
             self._end_covered_prefills(tokens)
         else:

@@ -42,7 +42,18 @@ must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=F
 """True while the current code blocks an event loop: callers that hold a permit may need that loop to finish."""
 
 
+_open: dict[str, None] = {}  # queries whose calls have been admitted and have not ended
 _at_end: dict[str, Callable[[], None]] = {}  # query -> what to do when its call ends
+
+
+def query_began(query: str) -> None:
+    """Notes that the call of a query has been admitted."""
+    _open[query] = None
+
+
+def under_way(query: str) -> bool:
+    """Returns True while the call of a query goes on."""
+    return query in _open
 
 
 def when_ended(query: str, call: Callable[[], None]) -> None:
@@ -57,6 +68,7 @@ def forget_end(query: str) -> None:
 
 def query_ended(query: str) -> None:
     """Notes that the call of a query has ended."""
+    _open.pop(query, None)
     if _at_end and (call := _at_end.pop(query, None)) is not None:
         call()
 
