@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,11 +14,8 @@ from timed_routers import Router, Search, router, took
 
 import fineflow
 from fineflow.backends.emulated.profiles import LLAMA_2_7B
-from fineflow.cost_model.costs import costs
 from fineflow.engines import EmulatedLLM
-from fineflow.ir import Op
 from fineflow.langchain import ChatEngine
-from fineflow.protocols import Delta, Sampling
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.testing import virtual
 

@@ -329,7 +329,7 @@ def test_both_arms_are_prefilled_while_the_judge_writes_and_only_prefilled() -> 
 
 
 def test_an_arm_whose_prompt_may_be_prefilled_in_front_of_it_still_begins_it_by_itself() -> None:
-    """Whether it is done in front of the arm is decided in each call; what the engine has then is not computed again."""
+    """Whether it is done in front of the arm is decided in each call; the engine computes nothing twice."""
     made = fineflow.explain(search_engine(CharacterEngine()), input=VALUE).e_graph
     assert made is not None
     assert [p.name for p in begun(made)] == ["branch/then 1/llm.partial_prefill", "branch/else/llm.partial_prefill"]

@@ -22,6 +22,7 @@ from fineflow.runtime import events
 from fineflow.runtime.call.executor import CHOSEN, Execution
 from fineflow.runtime.call.trace import Warmed
 from fineflow.runtime.loop.submission import run_async
+from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.runtime.queues.prompts import Prompt
 
@@ -55,7 +56,7 @@ class _Choice:
 
     async def warm(self, p: Primitive, text: str) -> Warmed:
         """Prefills a beginning, or says why not."""
-        llm_queue_of(self._engine).expect()
+        request_context.uses(self._engine)
         tokens = settled(self._engine, await encode(self._engine, lambda: text))
         kept = self._engine.cached(tokens) if isinstance(self._engine, PrefixCache) else 0
         prompt = Prompt(tokens, self._engine.block_size)

@@ -48,7 +48,6 @@ class Admissions(EngineQueue[LLMRequest]):
         super().__init__(engine, policy)
         self._prefills: dict[int, LLMRequest] = {}  # prefills in the line, by number
         self._asking: Counter[str] = Counter()  # requests that decode, or wait to, by query
-        self._users: dict[str, None] = {}  # calls that use it; those that have ended are dropped now and then
         self._streams: set[DecodeStream] = set()
         self._full = False  # True while requests wait for room, not only for the next decision
         self._overtaking = 0  # requests that had to be quick, admitted since another one was
@@ -62,7 +61,6 @@ class Admissions(EngineQueue[LLMRequest]):
         self._iterations = 0
         self._prefills.clear()
         self._asking.clear()
-        self._users.clear()
         self._streams.clear()
         self._kept_room.clear()
 

@@ -36,7 +36,6 @@ _CALL_STEPS = 64
 _CALL_SECONDS = 60
 _MILLISECONDS = 1000
 
-_USERS = 256  # queries that are kept before those that have ended go
 _USUAL = 4  # times the mean output length: about one output in fifty is longer, if lengths are exponential
 
 
@@ -106,21 +105,12 @@ class LLMQueue(Admissions):
         await self.prefill(tokens)
         return True
 
-    def expect(self) -> None:
-        """Notes that the current call is going to use the engine. From any thread."""
-        query = request_context.query.get()
-        if len(self._users) >= _USERS:
-            self._users = {each: None for each in list(self._users) if request_context.under_way(each)}
-        if request_context.under_way(query):
-            self._users[query] = None
-
     def spare(self) -> bool:
         """Returns True if an instance is idle, and stays so as far as is known: no other call under way has used the
         engine, or is going to. Only on the runtime's loop.
         """
         self._settle_on_loop()
-        others = {query for query in list(self._users) if request_context.under_way(query)} | self._asking.keys()
-        if others - {request_context.query.get()}:
+        if self._asking.keys() - {request_context.query.get()} or request_context.others_use(self.engine):
             return False
         return any(not instance.running for instance in in_service(self.instances))
 
@@ -237,7 +227,7 @@ class LLMQueue(Admissions):
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
-            self.expect()
+            request_context.uses(self.engine)
             for spared, known in self._spared.items():
                 if tokens[: len(known)] != known:
                     spared.cancel()
