@@ -169,6 +169,11 @@ def test_steps_that_share_one_llm_are_sooner_on_average(tmp_path: Path) -> None:
     assert "ok    faster on average" in shown and "MISS" not in shown
 
 
+def test_no_random_router_is_slower(tmp_path: Path) -> None:
+    shown, _ = run("routers", "--routers", "6", "--seed", "2", tmp_path=tmp_path)
+    assert "ok    none is slower" in shown and "ok    answers are the same" in shown
+
+
 def test_a_beginning_that_was_sent_ahead_saves_its_time(tmp_path: Path) -> None:
     pytest.importorskip("langchain_openai")
     shown, figures = run("servers", "--runs", "2", tmp_path=tmp_path)

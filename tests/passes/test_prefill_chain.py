@@ -17,7 +17,7 @@ from pass_shapes import QUESTION, CharacterEngine, ask, chat, format_docs, store
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
-from fineflow.cost_model.costs import costs
+from fineflow.cost_model.costs import Line, costs
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
@@ -316,6 +316,9 @@ def test_later_steps_of_a_refine_chain_are_prefilled_while_the_first_decodes() -
 
 def test_both_arms_are_prefilled_while_the_judge_writes_and_only_prefilled() -> None:
     engine, gate = GatedEngine(), Gate()
+    costs.know(engine.name, Op.PREFILL, Line(0.0, 1e-6))
+    for _ in range(3):
+        costs.observe_wait(engine.name, "branch", 60.0)
     with running(search_engine(engine, gate, needed=False), VALUE):
         engine.gate.wait_arrived(2)
         assert {known[6:12] for known in engine.prefilled} == {"With s", "Alone."}
@@ -325,13 +328,14 @@ def test_both_arms_are_prefilled_while_the_judge_writes_and_only_prefilled() -> 
     assert prompt.startswith("<user>Alone. ")
 
 
-def test_what_is_prefilled_in_front_of_an_arm_is_not_prefilled_in_it_again() -> None:
+def test_an_arm_whose_prompt_may_be_prefilled_in_front_of_it_still_begins_it_by_itself() -> None:
+    """Whether it is done in front of the arm is decided in each call; the engine computes nothing twice."""
     made = fineflow.explain(search_engine(CharacterEngine()), input=VALUE).e_graph
     assert made is not None
     assert [p.name for p in begun(made)] == ["branch/then 1/llm.partial_prefill", "branch/else/llm.partial_prefill"]
-    assert not any(begun(body) for body in made["branch"].body.values())
+    assert {label for label, body in made["branch"].body.items() if begun(body)} == {"then 1"}
     told = [note.where for note in made.notes if note.source == "prefill" and note.done]
-    assert told == ["branch/then 1/llm.prefill", "branch/else/llm.prefill"]
+    assert told == ["llm.prefill", "branch/then 1/llm.prefill", "branch/else/llm.prefill"]
 
 
 def test_what_the_items_of_a_map_have_in_common_is_prefilled_before_there_are_any() -> None:

@@ -32,6 +32,7 @@ _ENOUGH = 3  # measurements that outweigh the prior; the first is not one of tho
 _EFFICIENT = 0.9  # share of the best throughput beyond which a larger batch is not worth its latency
 _STALLED = 3.0  # a call is counted as at most this many times the mean
 _REMEMBERED = 4096  # primitives whose sizes are known
+_LATELY = 8  # decisions whose waits are known
 _SMOOTH = 32  # calls averaged for a typical size
 
 
@@ -164,6 +165,7 @@ class Costs:
         self._models: dict[tuple[str, Op], _Model] = {}
         self._sizes: _Means = {}  # (count, mean); "" is the whole engine
         self._took: _Means = {}  # seconds, of work of unknown size
+        self._waits: dict[tuple[str, str], deque[float]] = {}  # seconds, by engine and CONDITION
         self._whole: _Means = {}  # seconds, of the slowest item of a MAP ("item"), and of what is left ("tail")
 
     def observe(
@@ -205,6 +207,21 @@ class Costs:
     def slowest(self, name: str) -> float | None:
         """Returns the mean of these seconds; None before there are two of them."""
         return _twice(self._whole, ("item", Op.MAP, place(name)))
+
+    def observe_wait(self, engine: str, name: str, seconds: float) -> None:
+        """Records how long the CONDITION ``name`` took to choose, once arms of it could be prefilled on an engine."""
+        with self._lock:
+            if len(self._waits) < _REMEMBERED or (engine, name) in self._waits:
+                self._waits.setdefault((engine, name), deque(maxlen=_LATELY)).append(seconds)
+
+    def soonest(self, engine: str, name: str) -> float | None:
+        """Returns the shortest of the last of these seconds; None before there are three of them.
+
+        The shortest, because what begins in vain delays what was waited for.
+        """
+        with self._lock:
+            found = self._waits.get((engine, name), ())
+            return min(found) if len(found) >= _ENOUGH else None
 
     def observe_size(self, engine: str, op: Op, name: str, size: float) -> None:
         """Records the size of work of the primitive ``name`` ("" if it is not known)."""
@@ -282,6 +299,7 @@ class Costs:
             self._sizes.clear()
             self._took.clear()
             self._whole.clear()
+            self._waits.clear()
 
     def to_json(self) -> str:
         """Returns what was learned as JSON, to start the next process with or to ship as a profile."""

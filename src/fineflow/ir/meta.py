@@ -56,6 +56,8 @@ META: Mapping[str, str] = {
     "elements": "text and values that it consists of",
     "end": "the late variable before which it ends; empty for the whole prompt",
     "until": "the primitive whose completion makes the prefill too late",
+    "arms": "labels of the arms of a CONDITION that need it, of which another one may be taken",
+    "condition": "that CONDITION",
     "whole": "the whole prompt is known, so the marker of the late variable need not appear in it",
     "grows": "the functions, in order, that make the value that it is prefilled with of a map's members so far",
     "leads": "a decode whose first token early requests wait for",

@@ -85,7 +85,8 @@ class Prompt:
 
     sources: origin of its variables (by argument of ``rendered``) in that graph; other variables are known only where
     the prompt is decoded. after: steps that its prefill must not overtake. until: the primitive that ends when the
-    whole prompt is known. name: prefix of the names of primitives made for it.
+    whole prompt is known. name: prefix of the names of primitives made for it. arm: label of the test or arm of a
+    CONDITION that it is in, if that may not be run.
     """
 
     prefill: Primitive
@@ -94,6 +95,7 @@ class Prompt:
     after: tuple[str, ...]
     until: str
     name: str
+    arm: str = ""
 
     @property
     def segments(self) -> tuple[tuple[str, str], ...]:
@@ -208,6 +210,8 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
     sources, p = prompt.sources, prompt.prefill
     late = {arg for arg in rest if arg not in sources or not ready.waits(sources[arg].name) <= each.waits}
     beginning = {"templates": (prompt.rendered.component,), "until": prompt.until, "whole": not each.end}
+    if prompt.arm:
+        beginning |= {"arms": frozenset({prompt.arm}), "condition": prompt.until}
     return Primitive(
         name,
         Op.PARTIAL_PREFILL,
@@ -256,7 +260,8 @@ def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
             remote = prompt.prefill.meta.get("remote")
             after = p.after if remote else _order(p, graph, {ref.name for ref in sources.values()})
             place = f"{p.name}/{label}" if isinstance(p.body, dict) else p.name
-            yield Prompt(prompt.prefill, prompt.rendered, sources, after, p.name, f"{place}/{prompt.name}")
+            arm = label if p.op is Op.CONDITION and label != "if 1" else ""
+            yield Prompt(prompt.prefill, prompt.rendered, sources, after, p.name, f"{place}/{prompt.name}", arm)
 
 
 def _outside(ref: Ref, body: Graph, outer: Mapping[str, Ref]) -> Ref | None:

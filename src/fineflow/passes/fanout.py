@@ -111,7 +111,11 @@ def _names(args: Iterable[str]) -> Iterable[str]:
 
 
 def _key(p: Primitive, waits: frozenset[str]) -> Any:
-    return p.engine, p.meta.get("cache", id(p.component)), type(p.component), waits
+    return p.engine, p.meta.get("cache", id(p.component)), type(p.component), p.meta.get("condition"), waits
+
+
+def _arms(requests: Sequence[_Request]) -> frozenset[str]:
+    return frozenset[str]().union(*(request.prefill.meta.get("arms", ()) for request in requests))
 
 
 def _common(requests: Sequence[_Request]) -> tuple[Element, ...]:
@@ -171,6 +175,8 @@ class _Sharing:
         kept = next((r.target for r in requests if r.target.op is Op.PARTIAL_PREFILL and r.elements == shared), None)
         if kept is None:
             kept = self.edit.insert(self._shared(requests, shared), before=requests[0].target.name)
+        elif arms := _arms(requests):
+            self.edit.change(kept.name, meta={**kept.meta, "arms": arms})
         alike = []
         for request in requests:
             name = request.target.name
@@ -193,6 +199,8 @@ class _Sharing:
         p = first.prefill
         unread = frozenset().union(*(r.variables for r in requests)) - set(_names(known))
         meta = {**p.meta, "templates": templates, "until": "", "whole": True, "elements": shared}
+        if arms := _arms(requests):
+            meta["arms"] = arms
         return Primitive(
             self.edit.fresh(f"{first.target.name.rpartition('.')[0]}.shared_prefill"),
             Op.PARTIAL_PREFILL,

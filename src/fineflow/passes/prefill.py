@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 
 from fineflow.ir import Graph, Op, Primitive
 from fineflow.ir.editor import GraphEditor
-from fineflow.ir.spec import bodies
+from fineflow.ir.spec import bodies, everything
 from fineflow.ir.traverse import in_bodies
 from fineflow.ir.weights import takes_time
 from fineflow.passes.beginnings import (
@@ -30,8 +30,9 @@ def prefill(graph: Graph) -> Graph:
 
     A variable is late if its value depends on an engine or on user code. Not done if the engine cannot use it, if
     there is nothing to wait for, if the beginning is shorter than a block, or if the next value is expected so soon
-    that a split costs more than the wait (Ayo, Table 3: 3-12 %). Prompts in the body of a MAP or in the arms of a
-    CONDITION are prefilled before it as far as they are known by then, whichever arm will be taken.
+    that a split costs more than the wait (Ayo, Table 3: 3-12 %). Prompts in the body of a MAP are prefilled before it
+    as far as they are known by then. So may be those in the arms of a CONDITION, of which most are not taken: whether
+    that pays is decided in each call (``adapters.core.arms``).
     """
     graph = in_bodies(prefill, graph)
     if not any(p.op is Op.PREFILL or p.body is not None for p in graph):
@@ -50,12 +51,13 @@ def prefill(graph: Graph) -> Graph:
                 splits.refuse(prompt, f"no part of it is sent to {prompt.prefill.engine} before its arm is chosen")
             elif prompt.block:
                 end = ready.waits(*(ref.name for ref in p.args.values()), *p.after) | _tests(p)
-                found = beginnings(prompt, ready, end)
-                if p.op is Op.CONDITION and not _elsewhere(p, graph, prompt.prefill.engine, end):
+                found = [each for each in beginnings(prompt, ready, end) if not _decides(prompt, each, p, graph)]
+                if p.op is Op.CONDITION and not found:
                     splits.refuse(prompt, f"{prompt.prefill.engine} is busy until the arm is chosen")
                     continue
                 splits.add(prompt, found, ready, before=p.name)
-                splits.once(p, prompt)
+                if not prompt.arm:  # an arm may not be prefilled in this call
+                    splits.once(p, prompt)
     return early(splits.edit.graph())
 
 
@@ -120,14 +122,21 @@ class _Splits:
         self.edit.refused(f"{prompt.name}.prefill", why)
 
 
-def _elsewhere(p: Primitive, graph: Graph, engine: str | None, end: Collection[str]) -> bool:
-    """Returns True if anything other than the engine itself is working until the arm is chosen.
+def _decides(prompt: Prompt, each: Beginning, p: Primitive, graph: Graph) -> bool:
+    """Returns True if the engine itself works on the choice of an arm, once a beginning in that arm is known.
 
     A prefill during a decode of the same engine slows the decode by as much as it saves later; for an arm that is not
     taken it is wasted.
     """
-    tests = [q for label, body in bodies(p) if label.startswith("if ") for q in body]
-    return any(takes_time(q) and q.engine != engine for q in (*(graph[n] for n in end if n != p.name), *tests))
+    if p.op is not Op.CONDITION:
+        return False
+    tests = [q for label, body in bodies(p) if label.startswith("if ") for q in everything(body)]
+    before = (q for n in each.later - each.waits if n != p.name for q in (graph[n], *_within(graph[n])))
+    return any(takes_time(q) and q.engine == prompt.prefill.engine for q in (*before, *tests))
+
+
+def _within(p: Primitive) -> Iterable[Primitive]:
+    return (q for _, body in bodies(p) for q in everything(body))
 
 
 def _place(p: Primitive) -> str:
@@ -149,6 +158,11 @@ def _before(end: str) -> str:
 def _what(each: Beginning, prompt: Prompt) -> str:
     text = _before(each.end)
     when = f"once {{{each.newest}}} is known" if each.newest else "at once"
+    if prompt.arm:
+        return (
+            f"{text} is prefilled {when}, before {prompt.until} chooses, in calls in which {prompt.prefill.engine} is "
+            "idle, as far as it computes that for all arms in less time than the choice took in the last calls"
+        )
     return f"{text} is prefilled {when}" + (f", in front of {prompt.until}" * (prompt.until != prompt.rendered.name))
 
 
@@ -178,7 +192,7 @@ def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
         return f"only {each.characters} characters {place}, less than a block of {prompt.block} tokens"
     if why := competes(each, prompt, ready):
         return why
-    if not pays(each, prompt, ready):
+    if not prompt.arm and not pays(each, prompt, ready):
         awaited = f"{{{each.end}}}" if each.end else "its turn"
         return f"{awaited} is expected too soon after what comes before it for a split to pay"
     return ""

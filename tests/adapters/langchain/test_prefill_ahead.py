@@ -21,6 +21,8 @@ import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.transformers import TransformersEngine
+from fineflow.cost_model.costs import Line, costs
+from fineflow.ir import Op
 from fineflow.passes import PASSES, fanout, prefill
 from fineflow.protocols import Delta
 from fineflow.runtime.loop.submission import run_async, run_sync
@@ -139,6 +141,13 @@ class Watched:
         monkeypatch.setattr(engine(), "prefill", prefilled)
 
 
+def learned() -> None:
+    """Teaches how long an arm's prefill takes, and its choice."""
+    costs.know(engine().name, Op.PREFILL, Line(0.0, 1e-6))
+    for _ in range(3):
+        costs.observe_wait(engine().name, "branch", 60.0)
+
+
 PREFILLS = {"chained": 1, "history": 1, "refine": 2, "search engine": 2, "completion": 1}
 """How many prefills there are before the first late value."""
 
@@ -148,6 +157,7 @@ async def test_what_was_prefilled_is_found(name: str, monkeypatch: pytest.Monkey
     """Without the passes nothing of these prompts is cached; with them all but what came last is."""
     await run_async(engine().start)
     gate, watched = Gate(), Watched(monkeypatch)
+    learned()
     await run_async(engine().reset_prefix_cache)
     task = asyncio.create_task(fineflow.optimize(LATE[name](gate), strict=True).ainvoke(VALUE))
     await watched.prefills.arrived(PREFILLS[name])
@@ -162,6 +172,7 @@ async def test_a_cancelled_call_leaves_nothing(name: str, monkeypatch: pytest.Mo
     """Cancelled between prefilling and decoding: no request, no block in use; what is kept anybody may take over."""
     await run_async(engine().start)
     gate, watched = Gate(), Watched(monkeypatch)
+    learned()
     await run_async(engine().reset_prefix_cache)
     task = asyncio.create_task(fineflow.optimize(LATE[name](gate), strict=True).ainvoke(VALUE))
     await watched.prefills.arrived(PREFILLS[name])

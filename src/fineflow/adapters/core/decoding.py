@@ -97,7 +97,7 @@ async def awarm(engine: LLMEngine, text: str, *, within: float = inf) -> Warmed:
     whole = settled(engine, await encode(engine, lambda: text, aside=within < inf and len(text) > _LONG))
     kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
     whole = whole[: kept + _fitting(engine, within)]
-    if len(whole) - kept < _least(engine):
+    if len(whole) - kept < least(engine):
         return Warmed(0, len(whole), kept)
     queue = llm_queue_of(engine)
     ran = await run_async(lambda: queue.prefill_ahead(whole))
@@ -117,7 +117,7 @@ def settled(engine: LLMEngine, tokens: Sequence[int]) -> Sequence[int]:
     return tokens[: max(len(tokens) - _UNSETTLED, 0) // engine.block_size * engine.block_size]
 
 
-def _least(engine: LLMEngine) -> float:
+def least(engine: LLMEngine) -> float:
     """Returns the tokens above which a separate prefill pays: their time outweighs the fixed cost of a request.
 
     The default, measured on a CPU, is 64. An engine's own measurements are trusted only within a factor of two, because

@@ -23,6 +23,7 @@ def choose(run: Execution, p: Primitive, holds: Callable[[Any], bool]) -> object
     """
 
     def start(label: str, done: Callable[[Any], None]) -> None:
+        run.chose(p, label)
         run.within(p, p.body[label], run.arguments(p), done)
 
     def test(number: int) -> None:

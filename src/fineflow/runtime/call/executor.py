@@ -36,6 +36,9 @@ _SHOWN = 200  # characters of a surprise that are kept
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
 """Runs one primitive. Returns the value, an awaitable of it, ``Work``, or IN_HAND. Called on the query's event loop."""
 
+CHOSEN = "chosen body"
+"""Part of a CONDITION that is released as soon as it is known: the label of the test or arm that runs."""
+
 IN_HAND = object()
 """Returned by a kernel that completes the primitive itself, now or later."""
 
@@ -269,6 +272,16 @@ class Execution(Values):
         if not known:
             self._arrived(part)
             self._drain()
+
+    def chose(self, p: Primitive, label: str) -> None:
+        """Notes which test or arm of a CONDITION is about to run."""
+        self.released[p.name, CHOSEN] = label
+        for wake in self._waking.pop((p.name, CHOSEN), ()):
+            wake()
+
+    def when_chosen(self, name: str, then: Callable[[], None]) -> None:
+        """Calls ``then`` when the CONDITION is about to run its next test or an arm."""
+        self._waking.setdefault((name, CHOSEN), []).append(then)
 
     def _arrived(self, what: Need) -> None:
         for follower in self._edges.followers.get(what, ()):

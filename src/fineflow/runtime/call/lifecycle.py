@@ -74,6 +74,7 @@ class Admission:
             except BaseException as error:
                 await self.ended(error)
                 raise
+            request_context.query_began(f"call-{self._request.number}")
 
     def admitted_sync(self) -> None:
         """Blocks a plain thread until the call may begin. Raises Overloaded.
@@ -86,6 +87,7 @@ class Admission:
             except BaseException as error:
                 self.ended_sync(error)
                 raise
+            request_context.query_began(f"call-{self._request.number}")
         if asyncio._get_running_loop() is not None:
             self._values += ((must_not_wait, True),)
 

@@ -26,16 +26,17 @@ class Warmed(int):
     """Tokens that were prefilled ahead: 0 if that was not worth a request.
 
     of: tokens of the beginning, in whole blocks of the cache. cached: those of them that the engine had already. busy:
-    not prefilled, as other calls had work on every instance.
+    not prefilled, as other calls had work on every instance. why: any other reason why they were not.
     """
 
     of: int
     cached: int
     busy: bool
+    why: str
 
-    def __new__(cls, prefilled: int, of: int, cached: int, *, busy: bool = False) -> Warmed:
+    def __new__(cls, prefilled: int, of: int, cached: int, *, busy: bool = False, why: str = "") -> Warmed:
         made = super().__new__(cls, prefilled)
-        made.of, made.cached, made.busy = of, cached, busy
+        made.of, made.cached, made.busy, made.why = of, cached, busy, why
         return made
 
     @property
@@ -44,6 +45,8 @@ class Warmed(int):
         new = self.of - self.cached
         if self:
             return f"{new} of {self.of} tokens prefilled"
+        if self.why:
+            return f"{new} of {self.of} tokens left for the request: {self.why}"
         if self.busy:
             return f"{new} of {self.of} tokens left for the request: other calls kept the engine busy"
         return f"cached already: {self.cached} of {self.of} tokens" if self.cached else f"only {new} tokens"

@@ -8,6 +8,7 @@ out of KV cache, outputs count with their usual length: few reach their maximum.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
@@ -45,6 +46,7 @@ class LLMQueue(Admissions):
         super().__init__(engine, policy)
         watch(self)
         self._lengths = Lengths(engine.encode)
+        self._spared: dict[asyncio.Task[None], Sequence[int]] = {}  # prefills that yield to any request
 
     def __repr__(self) -> str:
         return f"<LLMQueue of {self.engine.name}: {self.waiting} waiting, {self.running} running>"
@@ -102,6 +104,32 @@ class LLMQueue(Admissions):
             return False
         await self.prefill(tokens)
         return True
+
+    def spare(self) -> bool:
+        """Returns True if an instance is idle, and stays so as far as is known: no other call under way has used the
+        engine, or is going to. Only on the runtime's loop.
+        """
+        self._settle_on_loop()
+        if self._asking.keys() - {request_context.query.get()} or request_context.others_use(self.engine):
+            return False
+        return any(not instance.running for instance in in_service(self.instances))
+
+    async def prefill_spare(self, tokens: Sequence[int]) -> bool:
+        """Runs ``prefill`` for a request that may never come, on ``spare`` capacity. Only on the runtime's loop.
+
+        Any request that it does not serve stops it. Returns True if it ran to its end.
+        """
+        if not self.spare():
+            return False
+        work = asyncio.get_running_loop().create_task(self.prefill(tokens))
+        self._spared[work] = tokens
+        try:
+            await asyncio.wait([work])
+        finally:
+            del self._spared[work]
+            if work.cancel():
+                await asyncio.wait([work])
+        return not work.cancelled() and work.result() is None
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment] = ()
@@ -199,6 +227,10 @@ class LLMQueue(Admissions):
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
+            request_context.uses(self.engine)
+            for spared, known in self._spared.items():
+                if tokens[: len(known)] != known:
+                    spared.cancel()
             self._kept_room.taken(request.seen.query)
             self._end_covered_prefills(tokens)
         else:

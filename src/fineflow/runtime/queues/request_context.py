@@ -42,7 +42,25 @@ must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=F
 """True while the current code blocks an event loop: callers that hold a permit may need that loop to finish."""
 
 
+_open: dict[str, set[int]] = {}  # queries whose calls have begun and not ended -> engines that they use, by id
 _at_end: dict[str, Callable[[], None]] = {}  # query -> what to do when its call ends
+
+
+def query_began(query: str) -> None:
+    """Notes that the call of a query has been admitted."""
+    _open[query] = set()
+
+
+def uses(engine: object) -> None:
+    """Notes that the current query has used an engine or is going to, until its call ends. From any thread."""
+    if (found := _open.get(query.get())) is not None:
+        found.add(id(engine))
+
+
+def others_use(engine: object) -> bool:
+    """Returns True if another query whose call is under way has used an engine or is going to."""
+    own = query.get()
+    return any(id(engine) in engines for name, engines in tuple(_open.items()) if name != own)
 
 
 def when_ended(query: str, call: Callable[[], None]) -> None:
@@ -57,6 +75,7 @@ def forget_end(query: str) -> None:
 
 def query_ended(query: str) -> None:
     """Notes that the call of a query has ended."""
+    _open.pop(query, None)
     if _at_end and (call := _at_end.pop(query, None)) is not None:
         call()
 

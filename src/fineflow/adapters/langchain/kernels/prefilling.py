@@ -10,6 +10,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import MessagesPlaceholder
 
+from fineflow.adapters.core.arms import warm_arm
 from fineflow.adapters.core.prefills import UnderWay, sharing, too_late
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, fields, plain
 from fineflow.adapters.langchain.models.servers import served
@@ -45,6 +46,8 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     plain(fields(args))
     reader = reader_of(p)
     known = beginning_of(p, reader, fields(args))
+    if p.meta.get("arms"):
+        return run.spawn(warm_arm(p, reader.engine, known, run), p)
     shared = sharing(p, run)
 
     async def warm() -> Any:
