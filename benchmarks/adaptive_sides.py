@@ -175,9 +175,9 @@ SIDES: Mapping[str, tuple[Make, str | None]] = {
     "AdaptiveRAG-like": (AdaptiveRag, None),
     "profiler only": (partial(Adaptive, scheduling=False, feedback=False, as_stock=True), "fifo"),
     "+ batching": (partial(Adaptive, scheduling=False, feedback=False), None),
-    OURS: (partial(Adaptive, feedback=False), None),
+    OURS: (partial(Adaptive, feedback=False, reach=0.5), None),
     HIGHEST: (partial(Adaptive, feedback=False, reach=1.0), None),
-    "+ feedback": (Adaptive, None),
+    "+ feedback": (partial(Adaptive, reach=0.5), None),
 }
 
 

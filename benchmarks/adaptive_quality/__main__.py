@@ -24,9 +24,10 @@ from benchmarks.adaptive_quality.calibration import Calibration, calibrated, pro
 from benchmarks.adaptive_quality.datasets import Dataset, bundled
 from benchmarks.adaptive_quality.loaders import LOADERS
 from benchmarks.adaptive_quality.run import Measured, measure
-from benchmarks.adaptive_quality.systems import ADAPTIVE, CALIBRATED, GRID, systems
+from benchmarks.adaptive_quality.systems import ASKING, CALIBRATED, GRID, systems
 from benchmarks.adaptive_quality.verdict import frontier, judge
 from benchmarks.report import arguments, finish, hardware, positive, table
+from fineflow.adaptation import DistilledProfiler
 from fineflow.testing import virtual
 
 WARM_UP = 4  # questions that each system is asked first, and that count for none
@@ -36,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     made = arguments(__doc__ or "", runs=4)
     made.add_argument("--each", type=positive, default=15, help="questions of each kind (15)")
     made.add_argument("--calibration", type=positive, default=8, help="further ones of each kind, for calibration (8)")
+    made.add_argument("--distill", type=positive, default=32, help="further ones, for the distilled profiler (32)")
     made.add_argument("--rate", type=float, help="questions per second (default: one after the other)")
     made.add_argument(
         "--load",
@@ -61,14 +63,17 @@ class Found:
 
 
 def chosen(given: argparse.Namespace) -> tuple[Dataset, int]:
-    """Returns the data, and how many of its first questions are for calibration."""
+    """Returns the data, and how many of its first questions are for calibration. What is beyond ``4 * each`` more is
+    for the distilled profiler.
+    """
     if given.dataset is None:
-        return bundled(given.each + given.calibration), 4 * given.calibration
+        return bundled(given.each + given.calibration + given.distill), 4 * given.calibration
     if given.file is None:
         raise SystemExit(f"--dataset {given.dataset} needs --file: the path of its questions")
     data = LOADERS[given.dataset](given.file)
     number = min(4 * given.calibration, len(data.questions) // 2)
-    return Dataset(data.name, data.about, data.documents, data.questions[: number + 4 * given.each]), number
+    used = data.questions[: number + 4 * (given.each + given.distill)]
+    return Dataset(data.name, data.about, data.documents, used), number
 
 
 def compare(given: argparse.Namespace) -> Found:
@@ -83,7 +88,8 @@ def compare(given: argparse.Namespace) -> Found:
 
 async def _compare(given: argparse.Namespace, bench: Any, dataset: Dataset, kept: int) -> Found:
     try:
-        for_calibration, asked = dataset.questions[:kept], dataset.questions[kept:]
+        last = kept + 4 * given.each
+        for_calibration, asked = dataset.questions[:kept], dataset.questions[kept:last]
         print(f"{dataset.name}: {len(dataset.documents)} documents in {bench.chunks} chunks", flush=True)
         if given.emulated:
             print(
@@ -92,7 +98,10 @@ async def _compare(given: argparse.Namespace, bench: Any, dataset: Dataset, kept
         found = await calibrated(bench, for_calibration)
         _tell(found)
         profiles = {} if given.emulated else await profile_costs(bench, for_calibration)
-        asks = systems(bench, found.by_complexity, found.tuned)
+        texts = [question.text for question in (*for_calibration, *dataset.questions[last:])]
+        distilled = await DistilledProfiler.train(bench.profiler(), bench.embed, texts)
+        print(f"distilled profiler: {distilled.agreement}", flush=True)
+        asks = systems(bench, found.by_complexity, found.tuned, distilled)
         for ask in asks.values():
             await asyncio.gather(*(ask(question.text) for question in for_calibration[:WARM_UP]))
         rate = given.rate
@@ -133,7 +142,7 @@ def report(found: dict[str, Measured]) -> tuple[dict[str, Any], dict[str, bool]]
     print("frontier of fixed configurations: " + "; ".join(edge))
     checks: dict[str, bool] = {}
     verdicts = {}
-    for name in (ADAPTIVE, CALIBRATED):
+    for name in ASKING:
         verdict = judge(found[name], [found[each] for each in names])
         verdicts[name] = verdict.as_dict()
         print(verdict)

@@ -48,6 +48,10 @@ class Bench:
         """Returns a profiler of questions that has seen none."""
         return profiler_of(self.engine, self.about, values=values)
 
+    async def embed(self, text: str) -> list[float]:
+        """Returns the vector of a question."""
+        return await EngineEmbeddings(self.embedding).aembed_query(text)
+
     def forget(self) -> None:
         """Empties the prefix cache, so that every measurement starts from the same state."""
         run_sync(self.engine.reset_prefix_cache)

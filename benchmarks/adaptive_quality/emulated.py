@@ -25,6 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.adaptive_quality.app import ANSWER_TOKENS, chain_of, profiler_of, stored
 from benchmarks.adaptive_quality.datasets import Dataset
 from fineflow.adaptation import Profiler
+from fineflow.adaptation.distilled import PROBE
 from fineflow.demo.data import default_model
 from fineflow.engines import EmulatedLLM, LLMProfile
 
@@ -124,10 +125,16 @@ class EmulatedBench:
     about: str
     chunks: int
     greedy: Greedy
+    vectors: dict[str, list[float]]
 
     def profiler(self) -> Profiler:
         """Returns a profiler of questions that has seen none."""
         return profiler_of(self.profiling, self.about)
+
+    async def embed(self, text: str) -> list[float]:
+        """Returns the vector of a question, which the search takes half of its time for."""
+        await asyncio.sleep(SEARCH_SECONDS / 2)
+        return self.vectors[text]
 
     def forget(self) -> None:
         """Empties the prefix cache."""
@@ -143,6 +150,7 @@ def load(dataset: Dataset, model: str | None = None, kv_tokens: int = KV_TOKENS)
     greedy = Greedy(str(model or default_model()), None if model else ANSWERS)
     store, chunks = stored(dataset)
     found = {each.text: store.similarity_search(each.text, k=_FOUND) for each in dataset.questions}
+    vectors = {text: store.embeddings.embed_query(text) for text in (*found, PROBE)}
     scale = CHUNK_TOKENS / fmean(len(chunk.split()) for chunk in chunks)
     profile = LLMProfile(
         iteration=ITERATION,
@@ -155,5 +163,5 @@ def load(dataset: Dataset, model: str | None = None, kv_tokens: int = KV_TOKENS)
     profiling = RealChat(greedy.value, PROFILING, name="profiling")
     engine.tokenizer = profiling.tokenizer = greedy.tokenizer
     return EmulatedBench(
-        chain_of(TimedRetriever(found=found), engine), engine, profiling, dataset.about, len(chunks), greedy
+        chain_of(TimedRetriever(found=found), engine), engine, profiling, dataset.about, len(chunks), greedy, vectors
     )

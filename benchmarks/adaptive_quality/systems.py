@@ -8,7 +8,7 @@ from typing import Any
 
 import fineflow
 from benchmarks.adaptive_quality.app import SUMMARY
-from fineflow.adaptation import Configuration, Decision
+from fineflow.adaptation import Configuration, Decision, DistilledProfiler
 from fineflow.adaptation.configuration import SYNTHESES, Synthesis
 
 CHUNKS, RERANKED, REDUCED, LENGTHS = (1, 2, 3, 4, 6, 8, 12), (2, 4, 8), (4,), (24, 48)
@@ -24,9 +24,10 @@ with the bundled model, those of eight take twice as long as those of four, for 
 """
 
 Ask = Callable[[str], Awaitable["Reply"]]
-ADAPTIVE, CALIBRATED = "adaptive", "adaptive, calibrated"
+ADAPTIVE, CALIBRATED, DISTILLED = ASKING = "adaptive", "adaptive, calibrated", "adaptive, distilled"
 BY_COMPLEXITY = "by complexity (AdaptiveRAG)"
-"""``adaptive`` with its defaults, and with the settings that did best on the questions for calibration."""
+"""``adaptive`` with its defaults; with the settings that did best on the questions for calibration; and with these
+settings and a distilled profiler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Tuned:
     """Settings of ``fineflow.adaptive`` that depend on the model."""
 
     methods: tuple[Synthesis, ...] = SYNTHESES
-    reach: float = 0.5
+    reach: float = 1.0
 
     def __str__(self) -> str:
         return f"{' or '.join(self.methods)}, reach {self.reach:g}"
@@ -56,21 +57,24 @@ TUNED = tuple(
 """Settings to choose from in calibration, the cheapest first."""
 
 
-def systems(bench: Any, best: Mapping[str, Configuration], tuned: Tuned) -> dict[str, Ask]:
+def systems(
+    bench: Any, best: Mapping[str, Configuration], tuned: Tuned, distilled: DistilledProfiler
+) -> dict[str, Ask]:
     """Returns everything that is compared, by name. best: configuration for each complexity; tuned: calibrated."""
     made = adaptive(bench, Tuned())
     found = {str(each): _fixed(made, each) for each in GRID}
     found[BY_COMPLEXITY] = _by_complexity(bench, made, best)
     found[CALIBRATED] = _deciding(adaptive(bench, tuned))
+    found[DISTILLED] = _deciding(adaptive(bench, tuned, distilled))
     found[ADAPTIVE] = _deciding(made)
     return found
 
 
-def adaptive(bench: Any, tuned: Tuned) -> Any:
-    """Returns the chain of a bench as ``fineflow.adaptive`` makes it, with a profiler that has seen no question."""
+def adaptive(bench: Any, tuned: Tuned, profiler: Any = None) -> Any:
+    """Returns the chain of a bench as ``fineflow.adaptive`` makes it; by default its profiler has seen no question."""
     return fineflow.adaptive(
         bench.chain,
-        profiler=bench.profiler(),
+        profiler=bench.profiler() if profiler is None else profiler,
         summary_prompt=SUMMARY,
         most_chunks=MOST_CHUNKS,
         feedback=False,  # the golden answers of this model are no better than others

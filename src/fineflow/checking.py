@@ -60,6 +60,21 @@ class Target:
 
 def find(name: str) -> Target:
     """Returns the target that ``module:name`` names. Raises UsageError if it is missing or cannot be optimized."""
+    make, obj = named(name)
+    runnables = sys.modules.get("langchain_core.runnables")
+    if runnables is not None and isinstance(obj, runnables.Runnable):
+        return _chain(make)
+    if "llama_index.core" in sys.modules and (made := _index(make, obj)) is not None:
+        return made
+    kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"of class {type(obj).__name__}"
+    raise UsageError(
+        f"{name} is {kind}; expected a LangChain Runnable, a query engine, retriever or chat engine of "
+        f"LlamaIndex, or a function without arguments that makes one{_otherwise(obj)}"
+    )
+
+
+def named(name: str) -> tuple[Callable[[], Any], Any]:
+    """Returns what makes the object that ``module:name`` names, and one. Raises UsageError if it is missing."""
     module, _, path = name.partition(":")
     if not path or not all(part.isidentifier() for part in module.split(".")):
         raise UsageError(f"{name!r} is not like module:name, such as my_app.rag:engine")
@@ -82,16 +97,7 @@ def find(name: str) -> Target:
                 "expected module:name, such as my_app.rag:engine for what my_app/rag.py calls engine"
             ) from error
         raise UsageError(f"{name}: {type(error).__name__}: {one_line(error)}{_where(error)}") from error
-    runnables = sys.modules.get("langchain_core.runnables")
-    if runnables is not None and isinstance(obj, runnables.Runnable):
-        return _chain(make)
-    if "llama_index.core" in sys.modules and (made := _index(make, obj)) is not None:
-        return made
-    kind = f"the class {obj.__name__}" if isinstance(obj, type) else f"of class {type(obj).__name__}"
-    raise UsageError(
-        f"{name} is {kind}; expected a LangChain Runnable, a query engine, retriever or chat engine of "
-        f"LlamaIndex, or a function without arguments that makes one{_otherwise(obj)}"
-    )
+    return make, obj
 
 
 def _where(error: BaseException) -> str:

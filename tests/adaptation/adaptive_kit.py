@@ -100,7 +100,7 @@ class Asked:
 
 
 def adaptive(profiler: Any, **settings: Any) -> tuple[Any, Model]:
-    """Returns an adaptive chain, which takes all of its spaces (``reach``), and its model."""
+    """Returns an adaptive chain and its model."""
     model, searches = Model(), settings.pop("searches", None)
     chain = chain_of(model, seconds=settings.pop("search_seconds", 0.0), searches=searches)
-    return fineflow.adaptive(chain, profiler=profiler, **{"reach": 1.0, **settings}), model
+    return fineflow.adaptive(chain, profiler=profiler, **settings), model

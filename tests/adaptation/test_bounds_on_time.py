@@ -46,8 +46,8 @@ def answered(said: Any, *, latency_capacity: int | None = None, **settings: Any)
     ids=["room", "deadline", "short deadline"],
 )
 def test_a_bound_makes_no_query_slower(said: Any, bound: dict[str, Any]) -> None:
-    free, chunks = answered(said, reach=1.0)
-    bounded, fewer = answered(said, reach=1.0, **bound)
+    free, chunks = answered(said)
+    bounded, fewer = answered(said, **bound)
     assert bounded <= free * 1.001
     assert fewer <= chunks
 
@@ -56,7 +56,7 @@ def test_a_bound_makes_no_query_slower(said: Any, bound: dict[str, Any]) -> None
 @pytest.mark.parametrize("bound", [{"latency_capacity": 200}, {"room": 200}, {"deadline": 0.1}], ids=str)
 def test_queries_of_several_requests_are_quicker_with_a_bound(said: Any, bound: dict[str, Any]) -> None:
     """The engine's queue keeps requests beyond its ``latency_capacity`` waiting; that costs less than it saves here."""
-    free, chunks = answered(said, reach=1.0)
-    bounded, fewer = answered(said, reach=1.0, **bound)
+    free, chunks = answered(said)
+    bounded, fewer = answered(said, **bound)
     assert bounded < 0.5 * free
     assert fewer < 0.5 * chunks

@@ -48,7 +48,7 @@ def test_knobs_change_what_the_model_reads(configuration: Configuration, answer:
 def test_stuff_is_the_users_own_chain() -> None:
     model = Model()
     chain = chain_of(model)  # with four chunks
-    fixed = fineflow.adaptive(chain, profiler=Asked(SINGLE), reach=1.0).configured(Configuration(4))
+    fixed = fineflow.adaptive(chain, profiler=Asked(SINGLE)).configured(Configuration(4))
     assert fixed.invoke(QUESTION) == chain.invoke(QUESTION)
     assert model.prompts[0] == model.prompts[1]
 
@@ -87,7 +87,7 @@ def test_streams_come_in_pieces() -> None:
 
 def test_a_dict_of_the_chain_says_which_configuration_was_used() -> None:
     model = Model()
-    chain = fineflow.adaptive(retrieval_chain(model), profiler=Asked(SEVERAL), reach=1.0)
+    chain = fineflow.adaptive(retrieval_chain(model), profiler=Asked(SEVERAL))
     found = chain.invoke({"input": QUESTION, "user": "u"})
     assert found["answer"] == "saw 6 passages and 0 notes"
     assert [document.metadata["i"] for document in found["context"]] == list(range(6))
@@ -102,7 +102,7 @@ def test_a_dict_of_the_chain_says_which_configuration_was_used() -> None:
 def test_retrieval_qa_takes_a_text_or_a_dict() -> None:
     model = Model()
     qa = RetrievalQA.from_chain_type(model.chat, retriever=Passages(), return_source_documents=True)
-    chain = fineflow.adaptive(qa, profiler=Asked(SEVERAL), reach=1.0)
+    chain = fineflow.adaptive(qa, profiler=Asked(SEVERAL))
     for given in (QUESTION, {"query": QUESTION}):
         found = chain.invoke(given)
         assert found["result"] == "saw 6 passages and 0 notes"
@@ -113,20 +113,18 @@ def test_retrieval_qa_takes_a_text_or_a_dict() -> None:
 def test_a_message_has_it_in_its_metadata_and_a_dict_of_the_user_stays() -> None:
     model = Model()
     steps = {"context": Passages() | joined, "question": RunnablePassthrough()} | PROMPT | model.chat
-    message = fineflow.adaptive(steps, profiler=Asked(SEVERAL), reach=1.0).invoke(QUESTION)
+    message = fineflow.adaptive(steps, profiler=Asked(SEVERAL)).invoke(QUESTION)
     assert isinstance(message, AIMessage)
     assert message.response_metadata["configuration"] == AS_DICT
     parsed = steps | StrOutputParser() | RunnableLambda(lambda text: {"text": text})
-    assert fineflow.adaptive(parsed, profiler=Asked(SEVERAL), reach=1.0).invoke(QUESTION) == {
-        "text": "saw 6 passages and 0 notes"
-    }
+    assert fineflow.adaptive(parsed, profiler=Asked(SEVERAL)).invoke(QUESTION) == {"text": "saw 6 passages and 0 notes"}
 
 
 def test_variables_beside_the_context_reach_every_prompt() -> None:
     model = Model()
     prompt = ChatPromptTemplate.from_template("Answer in {language}.\n{context}\n\nQuestion: {question}")
     first: Runnable[Any, Any] = RunnablePassthrough.assign(context=(lambda x: x["question"]) | Passages() | joined)
-    chain = fineflow.adaptive(first | prompt | model.chat | StrOutputParser(), profiler=Asked(SINGLE), reach=1.0)
+    chain = fineflow.adaptive(first | prompt | model.chat | StrOutputParser(), profiler=Asked(SINGLE))
     chain.invoke({"question": QUESTION, "language": "Welsh"})
     assert len(model.prompts) == 3  # map_rerank
     assert all("Answer in Welsh." in prompt for prompt in model.prompts)
@@ -172,7 +170,7 @@ def test_objects_with_knobs_of_their_own() -> None:
         def configure(self, configuration: Configuration) -> Runnable[Any, Any]:
             return RunnableLambda(lambda given: f"{given['question']} {configuration}")
 
-    chain = fineflow.adaptive(Own(), profiler=Asked(HARD), reach=1.0, chunk_size=100, room=1200)
+    chain = fineflow.adaptive(Own(), profiler=Asked(HARD), chunk_size=100, room=1200)
     answer = chain.invoke({"question": QUESTION})
     assert answer == f"{QUESTION} {chain.last.configuration}"
     assert chain.last.configuration.synthesis == "map_reduce"
@@ -190,11 +188,11 @@ def test_what_it_cannot_configure_is_refused() -> None:
         ({"context": Passages() | joined, "question": RunnablePassthrough()} | model.chat, "do not follow"),
     ):
         with pytest.raises(PlanningError, match=why):
-            fineflow.adaptive(chain, profiler=Asked(SINGLE), reach=1.0)
+            fineflow.adaptive(chain, profiler=Asked(SINGLE))
     with pytest.raises(TypeError, match="profiler is int"):
         fineflow.adaptive(chain_of(model), profiler=3)
     with pytest.raises(ValueError, match="deadline"):
-        fineflow.adaptive(chain_of(model), profiler=Asked(SINGLE), reach=1.0, deadline=0)
+        fineflow.adaptive(chain_of(model), profiler=Asked(SINGLE), deadline=0)
 
 
 def test_the_number_of_chunks_of_retrievers() -> None:

@@ -47,7 +47,7 @@ def test_knobs_change_what_the_llm_reads(
     configuration: Configuration, answer: str, nodes: int, requests: int, sync: bool
 ) -> None:
     model = Model()
-    fixed = fineflow.adaptive(engine_of(model), profiler=Asked(SINGLE), reach=1.0).configured(configuration)
+    fixed = fineflow.adaptive(engine_of(model), profiler=Asked(SINGLE)).configured(configuration)
     found = fixed.query(QUESTION) if sync else asyncio.run(fixed.aquery(QUESTION))
     assert (str(found), len(found.source_nodes), len(model.prompts)) == (answer, nodes, requests)
 
@@ -55,7 +55,7 @@ def test_knobs_change_what_the_llm_reads(
 def test_stuff_is_the_users_own_engine() -> None:
     model = Model()
     engine = engine_of(model, similarity_top_k=4)
-    fixed = fineflow.adaptive(engine, profiler=Asked(SINGLE), reach=1.0).configured(Configuration(4))
+    fixed = fineflow.adaptive(engine, profiler=Asked(SINGLE)).configured(Configuration(4))
     assert str(fixed.query(QUESTION)) == str(engine.query(QUESTION))
     assert model.prompts[0] == model.prompts[1]
 
@@ -66,7 +66,7 @@ def test_stuff_is_the_users_own_engine() -> None:
     [(SEVERAL, Configuration(6)), (HARD, Configuration(6, "map_reduce", 80)), (SINGLE, Configuration(3, "map_rerank"))],
 )
 def test_the_response_says_which_configuration_was_used(profile: Any, configuration: Configuration, sync: bool) -> None:
-    engine = fineflow.adaptive(engine_of(Model()), profiler=Asked(profile), reach=1.0)
+    engine = fineflow.adaptive(engine_of(Model()), profiler=Asked(profile))
     found = engine.query(QUESTION) if sync else asyncio.run(engine.aquery(QUESTION))
     assert found.metadata["configuration"] == configuration.as_dict()
     assert len(found.source_nodes) == configuration.num_chunks
@@ -75,7 +75,7 @@ def test_the_response_says_which_configuration_was_used(profile: Any, configurat
 
 
 def test_a_streaming_engine_streams() -> None:
-    engine = fineflow.adaptive(engine_of(Model(), streaming=True), profiler=Asked(SEVERAL), reach=1.0)
+    engine = fineflow.adaptive(engine_of(Model(), streaming=True), profiler=Asked(SEVERAL))
     found = engine.query(QUESTION)
     assert found.metadata["configuration"]["synthesis"] == "stuff"
     assert len(pieces := list(found.response_gen)) > 1
@@ -135,7 +135,7 @@ def asked(engine: Any) -> Any:
 
 @pytest.mark.skipif(not virtual_threads.available, reason="the machine does not tell what threads do")
 def test_summaries_are_made_side_by_side() -> None:
-    engine = fineflow.adaptive(engine_of(Model()), profiler=Asked(SINGLE), reach=1.0)
+    engine = fineflow.adaptive(engine_of(Model()), profiler=Asked(SINGLE))
     one, several = (
         virtual_threads.run(partial(asked, engine.configured(Configuration(number, "map_reduce", 40)))).seconds
         for number in (1, 8)
@@ -157,7 +157,7 @@ def test_another_engine_is_refused() -> None:
     inner = engine_of(Model())
     hyde = TransformQueryEngine(inner, HyDEQueryTransform(llm=inner._response_synthesizer._llm))
     with pytest.raises(PlanningError, match="expected a RetrieverQueryEngine of LlamaIndex; got TransformQueryEngine"):
-        fineflow.adaptive(hyde, profiler=Asked(SINGLE), reach=1.0)
+        fineflow.adaptive(hyde, profiler=Asked(SINGLE))
 
 
 def test_an_emulated_llm_reports_its_cache() -> None:

@@ -18,7 +18,8 @@ from fineflow.adaptation.profile import PROMPT, asked, profile_in
         (True, False, 1, ("map_rerank",), (1, 3)),
         (False, True, 2, ("stuff",), (2, 6)),
         (True, True, 6, ("stuff", "map_reduce"), (6, 18)),
-        (False, False, 3, ("stuff",), (3, 9)),  # several pieces are joint reasoning, whatever the profile says
+        (False, False, 3, ("map_rerank",), (3, 9)),  # however many pieces: line 1 asks for joint reasoning alone
+        (True, False, 4, ("map_rerank",), (4, 12)),
     ],
 )
 def test_a_profile_is_mapped_by_algorithm_1(
@@ -81,13 +82,21 @@ def test_a_wrong_configuration_is_refused(knobs: dict[str, Any], said: str) -> N
     [
         (
             '{"complexity": "low", "joint_reasoning": false, "pieces": 1, "summary_words": 20}',
-            Profile(False, False, 1, (30, 30)),
+            Profile(False, False, 1, (30, 60)),
         ),
         (
             'Sure:\n```{"complexity": "High", "joint_reasoning": "Yes", "pieces": "9", "summary_words": "40-900"}```',
             Profile(True, True, 6, (40, 200)),
         ),
-        ('{"complexity": "high", "joint_reasoning": true, "pieces": 2}', Profile(True, True, 2, (30, 30))),
+        ('{"complexity": "high", "joint_reasoning": true, "pieces": 2}', Profile(True, True, 2, (30, 60))),
+        (
+            '{"complexity": "high", "joint_reasoning": true, "pieces": 2, "summary_words": 120}',
+            Profile(True, True, 2, (60, 120)),
+        ),
+        (
+            '{"complexity": "high", "joint_reasoning": true, "pieces": 2, "summary_words": [300, 400]}',
+            Profile(True, True, 2, (100, 200)),
+        ),
         (
             '{"complexity": "low", "joint_reasoning": "no", "pieces": 3, "summary_words": [90, 60]}',
             Profile(False, False, 3, (60, 90)),
@@ -96,7 +105,9 @@ def test_a_wrong_configuration_is_refused(knobs: dict[str, Any], said: str) -> N
 )
 def test_a_profile_is_read_out_of_text(text: str, profile: Profile) -> None:
     assert profile_in(text) == profile
-    assert profile_in(profile.as_json()).pieces == profile.pieces
+    assert profile_in(profile.as_json()) == profile
+    low, high = pruned(profile).intermediate_length
+    assert low < high  # a range to choose from
 
 
 @pytest.mark.parametrize(

@@ -139,11 +139,14 @@ def test_methods_that_are_left_out_are_never_used() -> None:
     assert any(prompt.count("Passage ") == 30 for prompt in model.prompts)
 
 
-def test_by_default_a_query_goes_up_to_the_middle_of_its_space() -> None:
+def test_by_default_a_query_gets_the_highest_configuration_that_fits() -> None:
     model = Model()
-    chain = fineflow.adaptive(chain_of(model), profiler=Asked(SEVERAL))
+    chain = fineflow.adaptive(chain_of(model), profiler=Asked(HARD))
     chain.invoke(QUESTION)
-    assert chain.last.configuration == chain.last.space.middle == Configuration(4)
+    assert chain.last.configuration == next(iter(chain.last.space)) == Configuration(6, "map_reduce", 80)
+    lower = fineflow.adaptive(chain_of(model), profiler=Asked(SEVERAL), reach=0.5)
+    lower.invoke(QUESTION)
+    assert lower.last.configuration == lower.last.space.middle == Configuration(4)
     with pytest.raises(ValueError, match=r"reach=.*expected 0 to 1"):
         fineflow.adaptive(chain_of(model), profiler=Asked(SEVERAL), reach=1.5)
 

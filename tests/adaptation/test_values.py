@@ -20,8 +20,8 @@ from fineflow.runtime.loop.submission import run_sync
 from fineflow.testing import virtual
 
 SLOW = LLMProfile(iteration=0.01, prefill_token=0.0001, decode_sequence=0.0001)
-SIMPLE = Profile(complex=False, joint=False, pieces=1, summary=(30, 30))
-HARD = Profile(complex=True, joint=True, pieces=3, summary=(80, 80))
+SIMPLE = Profile(complex=False, joint=False, pieces=1, summary=(30, 60))
+HARD = Profile(complex=True, joint=True, pieces=3, summary=(50, 80))
 
 
 class Writer(EmulatedLLM):
@@ -55,7 +55,7 @@ def estimated(model: Any, **settings: Any) -> Any:
     return virtual.run(Profiler(model, **settings).estimate(QUESTION))
 
 
-@pytest.mark.parametrize(("profile", "requests"), [(SIMPLE, 3), (HARD, 7)], ids=["simple", "hard"])
+@pytest.mark.parametrize(("profile", "requests"), [(SIMPLE, 3), (HARD, 8)], ids=["simple", "hard"])
 @pytest.mark.parametrize("make", [ChatEngine, EngineLLM, LlamaEngineLLM])
 def test_only_values_are_decoded(make: Any, profile: Profile, requests: int) -> None:
     engine = Writer(profile)
@@ -101,13 +101,19 @@ def test_the_length_of_summaries_is_asked_for_where_they_may_be_made() -> None:
     engine = Writer(HARD)
     chain, _ = adaptive(ChatEngine(engine=engine), methods=("stuff", "map_rerank"))
     virtual.run(chain.ainvoke(QUESTION))
-    assert chain.last.profile == Profile(complex=True, joint=True, pieces=3, summary=(30, 30))
+    assert chain.last.profile == Profile(complex=True, joint=True, pieces=3, summary=(30, 60))
     assert not any("summary_words" in each for each in engine.asked)
 
     chain, _ = adaptive(ChatEngine(engine=engine))
     virtual.run(chain.ainvoke(QUESTION))
     assert chain.last.profile == HARD
-    assert sum("summary_words" in each for each in engine.asked) == 1
+    assert sum("summary_words" in each for each in engine.asked) == 2  # the fewest words, then the most
+
+    engine.instead = {'"summary_words": ': "90} is the length of one"}  # a model that writes one number
+    chain, _ = adaptive(ChatEngine(engine=engine))
+    virtual.run(chain.ainvoke(QUESTION))
+    assert chain.last.profile.summary == (45, 90)
+    assert chain.statistics().problems == {}
 
 
 def test_where_a_value_is_none_the_whole_answer_is_decoded() -> None:

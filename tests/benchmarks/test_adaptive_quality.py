@@ -253,7 +253,7 @@ def test_calibration_takes_the_cheapest_settings_of_the_best_f1() -> None:
 
 def test_calibration_chooses_as_adaptive_does() -> None:
     """With all memory free; a profile that is not used leads to the fallback."""
-    assert choice(SIMPLE, Tuned()) == Configuration(2, "map_rerank")
+    assert choice(SIMPLE, Tuned()) == Configuration(3, "map_rerank")
     assert choice(SIMPLE, Tuned(("stuff",), 1.0)) == Configuration(3)
     assert choice(HARD, Tuned()).synthesis == "map_reduce"
     assert choice(None, Tuned(("stuff",), 0.5)) == Configuration(6)
@@ -390,13 +390,14 @@ def test_each_fixed_configuration_has_a_short_name(name: str) -> None:
 def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
     """The order of quality is that of the model; bounds on time are the benchmark's to report."""
     file = tmp_path / "figures.json"
-    main(["--each", "2", "--calibration", "1", "--runs", "1", "--json", str(file)])
+    main(["--each", "2", "--calibration", "1", "--distill", "4", "--runs", "1", "--json", str(file)])
     figures = json.loads(file.read_text())
     assert figures["profiles"]["values"]["none"] == 0
     assert figures["profiles"]["values"]["work_s"] < figures["profiles"]["whole"]["work_s"]
     found = figures["systems"]
-    assert len(found) == len(GRID) + 3
+    assert len(found) == len(GRID) + 4
     one, four = (found[f"stuff, {number} chunk{'s' * (number > 1)}"]["f1_by_kind"] for number in (1, 4))
     assert one["single-hop"] == four["single-hop"] == 1.0
     assert four["list"] > one["list"]
     assert found["adaptive"]["profiler"]["share"] > 0
+    assert found["adaptive, distilled"]["profiler"]["share"] < found["adaptive, calibrated"]["profiler"]["share"]

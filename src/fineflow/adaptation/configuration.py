@@ -131,7 +131,8 @@ class Space:
 class Configurable(Protocol):
     """An object with knobs of its own, for ``fineflow.adaptive``.
 
-    Optional attributes: ``engine``: the LLM engine that its runnables use; ``question(input)``: the text to profile, by
+    Optional attributes: ``engine``: the LLM engine that its runnables use; ``model`` and ``embedding``: of its answers
+    and of its search, for ``profiler="distilled"``; ``question(input)``: the text to profile, by
     default the input itself, or what a dict has under "question", "query" or "input".
     """
 

@@ -17,7 +17,7 @@ from fineflow.adaptation.decisions import Decision, Log
 from fineflow.adaptation.feedback import Feedback
 from fineflow.adaptation.mapping import FALLBACK, LARGEST, pruned
 from fineflow.adaptation.memory import Memory, Need, Sizes
-from fineflow.adaptation.profiler import Estimate, Profiler
+from fineflow.adaptation.profiler import Estimate, Profiling
 from fineflow.adaptation.speed import Speed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
@@ -42,7 +42,7 @@ class Settings:
     answer_tokens: int = 64
     fallback: Space = FALLBACK
     methods: tuple[Synthesis, ...] = SYNTHESES
-    reach: float = 0.5
+    reach: float = 1.0
 
     def __post_init__(self) -> None:
         for name in ("deadline", "patience", "most_chunks", "answer_tokens"):
@@ -78,7 +78,7 @@ class Tokens(Protocol):
 class Controller:
     """Profiles, prunes and chooses for one adaptive object. Usable from any thread and loop."""
 
-    def __init__(self, profiler: Profiler, memory: Memory, speed: Speed, tokens: Tokens, settings: Settings) -> None:
+    def __init__(self, profiler: Profiling, memory: Memory, speed: Speed, tokens: Tokens, settings: Settings) -> None:
         self.profiler, self.memory, self.speed, self.settings = profiler, memory, speed, settings
         self.log = Log()
         self.feedback = Feedback(profiler, self.log)
@@ -200,8 +200,8 @@ class Controller:
 
     def learn(self, query: str, golden: Callable[[], Awaitable[str]], context: Context) -> None:
         """Counts an answered query, and learns from every 30th one in the background (``Feedback``)."""
-        if self.settings.feedback and self.feedback.due():
-            self.feedback.learn(query, golden, context)
+        if (self.settings.feedback or self.profiler.learns) and self.feedback.due():
+            self.feedback.learn(query, golden if self.settings.feedback else None, context)
 
 
 def _outcome(asking: Future[Any] | asyncio.Future[Any]) -> tuple[Estimate | None, tuple[str, str]]:

@@ -66,8 +66,8 @@ class AdaptiveStatistics:
     """Snapshot of an adaptive object.
 
     queries: answered or running. configurations: number of queries for each. spaces: by where the space came from.
-    problems: by kind: ``"failed"``, ``"late"``, ``"invalid"``, ``"unsure"``. feedback: golden answers that were taken
-    into the profiler's prompt; feedback_failed: those that were not. profiler_share: seconds of the profiler over
+    problems: by kind: ``"failed"``, ``"late"``, ``"invalid"``, ``"unsure"``. feedback: queries that the profiler has
+    learned from; feedback_failed: those where that failed. profiler_share: seconds of the profiler over
     seconds of the ended calls; critical_share: the part of them that calls waited for. recent: the last decisions.
     """
 

@@ -1,4 +1,4 @@
-"""Improves the profiler's prompt with the best answers to some queries (RAGServe, section 5)."""
+"""Improves the profiler with the best answers to some queries (RAGServe, section 5)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from fineflow.adaptation.decisions import Log
-from fineflow.adaptation.profiler import Profiler
+from fineflow.adaptation.profiler import Profiling
 from fineflow.runtime.call.identity import identity
 from fineflow.runtime.loop.submission import RuntimeSubmission
 
@@ -25,13 +25,14 @@ _EXAMPLES = "\nProfiles of earlier queries, estimated from their most accurate a
 
 
 class Feedback:
-    """Examples for the profiler's prompt, made in the background.
+    """Examples for the profiler, made in the background, one at a time.
 
     Every 30th query is answered in the golden configuration; the profiler then sees the query with this answer, and
-    what it estimates is an example from then on. The last four are kept.
+    what it estimates is an example in its prompt from then on. The last four are kept. A profiler that learns by itself
+    is asked to, with this answer or without one.
     """
 
-    def __init__(self, profiler: Profiler, log: Log) -> None:
+    def __init__(self, profiler: Profiling, log: Log) -> None:
         self._profiler, self._log = profiler, log
         self._queries = itertools.count(1)
         self._examples: deque[str] = deque(maxlen=KEPT)
@@ -47,11 +48,14 @@ class Feedback:
         """Counts a query. Returns True if it is one to learn from."""
         return next(self._queries) % EVERY == 0
 
-    def learn(self, query: str, golden: Callable[[], Awaitable[str]], context: Context) -> None:
-        """Starts to learn from a query. golden: answers it in the golden configuration. Returns at once.
+    def learn(self, query: str, golden: Callable[[], Awaitable[str]] | None, context: Context) -> None:
+        """Starts to learn from a query, unless it is still learning from another one. Returns at once.
 
-        The work is done on the running event loop, or on the runtime's if there is none, and ends with its loop.
+        golden: answers it in the golden configuration; None: learn without an answer. The work is done on the running
+        event loop, or on the runtime's if there is none, and ends with its loop.
         """
+        if self._running:
+            return
         make = partial(self._learn, query, golden)
         try:
             loop = asyncio.get_running_loop()
@@ -65,15 +69,17 @@ class Feedback:
             self._running.add(task)
             task.add_done_callback(self._running.discard)
 
-    async def _learn(self, query: str, golden: Callable[[], Awaitable[str]]) -> None:
+    async def _learn(self, query: str, golden: Callable[[], Awaitable[str]] | None) -> None:
         try:
             with identity(priority=PRIORITY):
-                answer = await golden()
-                found = await self._profiler.estimate(query, _ANSWERED.format(answer=answer), keep=False)
+                answer = None if golden is None else await golden()
+                seen = "" if answer is None else _ANSWERED.format(answer=answer)
+                found = await self._profiler.estimate(query, seen, keep=False)
         except Exception:  # a failure of a golden run is nobody's failure; it is counted
             self._log.feedback(failed=True)
             return
-        self._examples.append(f"Question: {query}\nAnswer: {answer}\n{found.profile.as_json()}")
+        if answer is not None:
+            self._examples.append(f"Question: {query}\nAnswer: {answer}\n{found.profile.as_json()}")
         self._log.feedback(failed=False)
 
     def close(self) -> None:

@@ -52,6 +52,16 @@ class ChainKnobs:
         """The LLM engine that the chain's model runs on; None for other models."""
         return getattr(component(self.shape.model), "engine", None)
 
+    @property
+    def model(self) -> Any:
+        """The chain's model, which a distilled profiler learns from."""
+        return component(self.shape.model)
+
+    @property
+    def embedding(self) -> Any:
+        """What the retriever's store embeds questions with; None if that is not known."""
+        return getattr(getattr(self.shape.retriever, "vectorstore", None), "embeddings", None)
+
     def count(self, text: str) -> int:
         return self._count(text)
 

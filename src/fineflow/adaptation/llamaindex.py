@@ -59,6 +59,16 @@ class EngineKnobs:
         """The LLM engine that the LLM runs on; None for other models."""
         return getattr(self.llm, "engine", None)
 
+    @property
+    def model(self) -> Any:
+        """The engine's LLM, which a distilled profiler learns from."""
+        return self.llm
+
+    @property
+    def embedding(self) -> Any:
+        """What the retriever embeds questions with; None if that is not known."""
+        return getattr(self.retriever, "_embed_model", None)
+
     def count(self, text: str) -> int:
         return self._count(text)
 

@@ -16,13 +16,9 @@ _TOKENS_PER_WORD = 4 / 3  # summaries are estimated in words, and limited in tok
 
 
 def pruned(profile: Profile) -> Space:
-    """Returns the space of a query.
-
-    Algorithm 1, and one rule more: several pieces of information count as joint reasoning. Section 4.1 defines the
-    dimension so, and ``map_rerank`` answers from one chunk alone.
-    """
+    """Returns the space of a query, by Algorithm 1."""
     syntheses: tuple[Synthesis, ...]
-    if not profile.joint and profile.pieces == 1:
+    if not profile.joint:
         syntheses = ("map_rerank",)
     elif not profile.complex:
         syntheses = ("stuff",)

@@ -26,6 +26,8 @@ class OwnKnobs:
         self._obj, self._chunks = obj, (chunk_size or _CHUNK,) * most
         self._optimize: Callable[..., Any] = fineflow.optimize if optimize is None else optimize
         self.engine: Any = getattr(obj, "engine", None)
+        self.model: Any = getattr(obj, "model", None)
+        self.embedding: Any = getattr(obj, "embedding", None)
         self.count = counting(self.engine)
         self.query: Runnable[Any, Any] = RunnableLambda(getattr(obj, "question", question_in))
         self._made: dict[Any, Runnable[Any, Any]] = {}

@@ -16,7 +16,8 @@ SHORTEST, LONGEST = 30, 200  # words of a summary
 PROMPT = """\
 Classify the question by its language and structure. Answer with JSON only: complexity (low or high), joint_reasoning \
 (true or false: does it need joint reasoning across multiple documents), pieces (how many pieces of information are \
-needed to answer it, 1 to 6) and summary_words (how long the summary of a document should be, 30 to 200).
+needed to answer it, 1 to 6) and summary_words (the fewest and the most words that the summary of a document should \
+have, a list of two numbers, 30 to 200).
 {about}{feedback}
 Question: {question}"""
 """Prompt of the profiler. Fields: question; about: lines on the corpus and its chunks; feedback: earlier examples."""
@@ -49,7 +50,7 @@ class Profile:
                 "complexity": complexity,
                 "joint_reasoning": self.joint,
                 "pieces": self.pieces,
-                "summary_words": self.summary[1],
+                "summary_words": list(self.summary),
             }
         )
 
@@ -65,8 +66,8 @@ def asked(question: str, corpus: str, chunk_size: int | None, feedback: str = ""
 def profile_in(text: str) -> Profile:
     """Returns the profile that a model has written: the first JSON object of the text.
 
-    A number of pieces or words outside its range is moved to the end of the range. ``summary_words`` may be a number, a
-    list of two, or a text such as "40-90".
+    A number of pieces or words outside its range is moved to the end of the range. ``summary_words`` may be a list of
+    two numbers, a text such as "40-90", or one number, which stands for a range that ends there and begins at its half.
 
     Raises ValueError if there is no such object, or a dimension is missing or is of another kind.
     """
@@ -86,11 +87,15 @@ def profile_in(text: str) -> Profile:
 
 
 def _words(value: Any) -> tuple[int, int]:
-    """Returns the range of words; the shortest one if no summary is needed."""
+    """Returns the range of words; the shortest one if no summary is needed.
+
+    One number, or two that are outside the same end of what is possible, become a range from a half to the whole, of at
+    least ``SHORTEST`` words: the scheduler chooses from it (Algorithm 1, line 9).
+    """
     if value is None or isinstance(value, bool):
-        return SHORTEST, SHORTEST
+        value = SHORTEST
     numbers = [int(number) for number in re.findall(r"\d+", str(value))[:2]]
     if not numbers:
         raise ValueError(f"summary_words is {value!r}")
     low, high = (min(max(number, SHORTEST), LONGEST) for number in (min(numbers), max(numbers)))
-    return low, high
+    return (low, high) if low < high else (max(low // 2, SHORTEST), max(high, 2 * SHORTEST))

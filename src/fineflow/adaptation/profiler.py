@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from typing import Any
+from typing import Any, Protocol
 
 from fineflow.adaptation.profile import PROMPT, Profile, asked, profile_in
 from fineflow.adaptation.values import ValueDecoder, Written, decoder_of
@@ -29,6 +29,21 @@ class Estimate:
     seconds: float
 
 
+class Profiling(Protocol):
+    """What estimates profiles: a :class:`Profiler`, or a :class:`DistilledProfiler`."""
+
+    @property
+    def learns(self) -> bool:
+        """True if it learns from the model's profiles of some queries, also without feedback."""
+        ...
+
+    async def estimate(
+        self, question: str, feedback: str = "", *, keep: bool = True, summaries: bool = True
+    ) -> Estimate:
+        """Returns the profile of a question. keep: False asks anew, of a model."""
+        ...
+
+
 class Profiler:
     """Asks a model for the profile of each question, once.
 
@@ -41,6 +56,8 @@ class Profiler:
 
     Raises TypeError for another model; ValueError for a prompt without ``{question}``, or values of another model.
     """
+
+    learns = False  # but by feedback
 
     def __init__(
         self,
