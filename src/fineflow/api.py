@@ -107,7 +107,10 @@ def plan(framework: Framework, obj: Any, options: Options, way: Any, *, answer: 
     """
     p_graph, lowered = framework.lower(obj, options, way)
     e_graph = rewrite(p_graph, options.passes, check=options.strict, answer=answer)
-    return framework.decide(p_graph, e_graph, lowered)
+    made = framework.decide(p_graph, e_graph, lowered)
+    if not lowered.builder.met.hold():
+        made.snapshot.never()
+    return made
 
 
 def explain(
