@@ -79,7 +79,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "observe": ("_lazy", "ir", "runtime", "cost_model", *LEAVES),
     "explanation": ("ir", "observe", "cost_model.serial", "runtime.call.trace", "runtime.call.visits", *LEAVES),
     # No framework by name: the registry finds them.
-    "obstacles": ("ir", "adapters.analysis", "adapters.core", "cost_model", "explanation", *LEAVES),
+    "obstacles": ("ir", "adapters.analysis", "adapters.core", "cost_model", "explanation", "tested_versions", *LEAVES),
     "api": (
         "ir",
         "explanation",

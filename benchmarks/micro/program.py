@@ -18,7 +18,7 @@ from benchmarks.micro.measure import Figure, Found
 from benchmarks.micro.record import RECORD, RecordError, load, regressions, save
 from benchmarks.report import hardware, positive, table
 
-SECTIONS = ("planning", "calls", "queries", "memory", "batching", "telemetry", "starting")
+SECTIONS = ("planning", "stalls", "calls", "queries", "memory", "batching", "telemetry", "starting")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

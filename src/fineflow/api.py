@@ -20,7 +20,7 @@ from fineflow.adapters.registry import framework_of, is_optimized, taken, unusab
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
 from fineflow.observe.critical import Forecasts
-from fineflow.obstacles import advice
+from fineflow.obstacles import advice, unrecognised
 from fineflow.options import Options, disabled
 from fineflow.passes import PASSES, Pass, rewrite
 from fineflow.runtime.queues.component_calls import limit_of
@@ -119,7 +119,12 @@ def plan(framework: Framework, obj: Any, options: Options, way: Any, *, answer: 
     """
     p_graph, lowered = framework.lower(obj, options, way)
     e_graph = rewrite(p_graph, options.passes, check=options.strict, answer=answer)
-    return framework.decide(p_graph, e_graph, lowered)
+    made = framework.decide(p_graph, e_graph, lowered)
+    if not lowered.builder.met.hold():
+        made.snapshot.never()
+    if tested_versions.of_this_process():
+        tested_versions.tell_once(unrecognised(made))
+    return made
 
 
 def explain(
@@ -182,7 +187,7 @@ def _explained(
     ahead = [entry for each in plans for entry in each.ahead(eager=options.eager)]
     shown = next(iter(used), None) or next((p for p in plans if p.ahead(eager=options.eager)), plans[0])
     entries = tuple(entry for each in plans for entry in each.entries)
-    said = advice(shown, lambda: plan(framework, obj, options, shown.way))
+    said = (*unrecognised(shown), *advice(shown, lambda: plan(framework, obj, options, shown.way)))
     return Explanation(
         name=f"{type(obj).__name__} ({at})" if at else type(obj).__name__,
         p_graph=shown.p_graph,

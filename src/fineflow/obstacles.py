@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.recognition import OWN_CLASS, of_package, own_classes
+from fineflow.adapters.core.recognition import OWN_CLASS, called, of_package, own_classes
 from fineflow.cost_model.costs import Costs, costs
 from fineflow.cost_model.forecast import predict
 from fineflow.declare import supposing
@@ -21,6 +21,7 @@ from fineflow.explanation import starts_early
 from fineflow.ir import Effect, Op, Primitive
 from fineflow.ir.spec import everything
 from fineflow.ir.text import duration, tidy
+from fineflow.tested_versions import NEWEST, installed_version, is_newer, package_of
 
 _MOST = 8  # obstacles that are tried: each is a plan
 _LEAST = 0.001  # seconds that are worth a line
@@ -80,6 +81,35 @@ def advice(shown: Plan, again: Callable[[], Plan], known: Callable[[Plan], Costs
     if both is not None and both.pays and (not paying or both.rank > paying[0][1].rank):
         lines.append(_together(found, both))
     return tuple(lines)
+
+
+def unrecognised(shown: Plan) -> tuple[str, ...]:
+    """Returns a sentence for each step of a package that stock runs although one would expect it to be understood.
+
+    These are functions of packages, which are read as the user's are, unless nothing but their own value waits for
+    them; and, of a release that nobody has tested, objects.
+    """
+    said = dict[str, None]()
+    for p in everything(shown.p_graph):
+        if p.op is not Op.CALL or p.effects.kind is not Effect.OPAQUE or p.meta.get("reads_only"):
+            continue
+        func = _function(p.component)
+        code = type(p.component) if func is None else called(func)
+        module, name = str(getattr(code, "__module__", "")), getattr(code, "__qualname__", "a function")
+        package = package_of(module)
+        expected = bool(p.meta.get("packaged")) if func is not None else of_package(module) and is_newer(package)
+        if expected and not module.startswith("fineflow"):
+            named = f"`{name}` of {package} {installed_version(package)}".strip()
+            newer = f" (newer than {NEWEST[package]}, the newest that was tested)" if is_newer(package) else ""
+            said[f"{named}{newer} is not understood: stock runs it, and what follows waits for it."] = None
+    return tuple(said)
+
+
+def _function(component: Any) -> Any:
+    """Returns the function that a step runs; None if it runs a method of its class."""
+    own = getattr(component, "__dict__", {})
+    found = (own.get(name) for name in ("func", "afunc", "_transform", "_atransform"))
+    return next((each for each in found if callable(each)), None)
 
 
 def _behind(found: Sequence[Obstacle], again: Callable[[], Plan]) -> list[Obstacle]:

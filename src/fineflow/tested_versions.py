@@ -10,7 +10,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 
 from fineflow.errors import UntestedVersionWarning
@@ -42,28 +42,61 @@ def newer(installed: Mapping[str, str]) -> tuple[str, ...]:
     )
 
 
+def package_of(module: str) -> str:
+    """Returns the name of the package that a module of a framework is in: "llama-index-llms-openai"."""
+    root, _, rest = module.partition(".")
+    parts = rest.split(".") if rest else []
+    if root == "llama_index":
+        parts = parts[:2] if parts and parts[0] != "core" else ["core"]
+    elif root != "langgraph" or parts[:1] not in (["prebuilt"], ["checkpoint"]):
+        parts = []
+    return "-".join([root, *parts[: 1 if root == "langgraph" else 2]]).replace("_", "-")
+
+
+@cache
+def installed_version(package: str) -> str:
+    """Returns the installed version of a package; "" if it has none. Reads its metadata, thus files."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:  # vendored
+        return ""
+
+
+def is_newer(package: str) -> bool:
+    """Returns True if a package is installed in a release that is newer than the newest one that was tested."""
+    return package in NEWEST and release(installed_version(package)) > release(NEWEST[package])
+
+
 @cache
 def of_this_process() -> tuple[str, ...]:
     """Returns the sentences on the frameworks that this process has imported. Reads their metadata, thus files."""
-    from importlib.metadata import PackageNotFoundError, version
+    imported = {package_of(module) for module in tuple(sys.modules) if "." not in module}
+    return newer({name: installed_version(name) for name in NEWEST if name in imported})
 
-    found = {}
-    for name in NEWEST:  # modules: langchain_core, llama_index
-        if name.removesuffix("-core").replace("-", "_") in sys.modules or name.replace("-", "_") in sys.modules:
-            try:
-                found[name] = version(name)
-            except PackageNotFoundError:  # vendored
-                continue
-    return newer(found)
+
+_told: set[str] = set()
+
+
+def tell_once(sentences: Iterable[str]) -> None:
+    """Warns of sentences that this process has not been told, from a thread: the caller may be on an event loop."""
+    new = [each for each in dict.fromkeys(sentences) if each not in _told]
+    if new:
+        _told.update(new)
+        _warn(lambda: new)
 
 
 @cache
 def warn_once() -> threading.Thread:
     """Warns of newer frameworks, once per process, from a thread: the caller may be on an event loop."""
+    return _warn(of_this_process)
 
+
+def _warn(said: Callable[[], Sequence[str]]) -> threading.Thread:
     def warn() -> None:
-        if said := of_this_process():
-            warnings.warn(" ".join(said), UntestedVersionWarning, stacklevel=1)
+        if sentences := said():
+            warnings.warn(" ".join(sentences), UntestedVersionWarning, stacklevel=1)
 
     thread = threading.Thread(target=warn, name="fineflow-versions", daemon=True)
     thread.start()

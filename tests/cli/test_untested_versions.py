@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from langchain_core.runnables import RunnablePassthrough
+from langchain_core.globals import set_verbose
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow import cli, tested_versions
-from fineflow.tested_versions import NEWEST, newer, release
+from fineflow.adapters.langchain.lowering import functions
+from fineflow.tested_versions import NEWEST, newer, package_of, release
+from fineflow.testing.langchain import FakeChat
 
 PINS = dict(
     line.strip().split("==")
@@ -27,6 +35,7 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(NEWEST, "langchain-core", "1.4.9")
     tested_versions.of_this_process.cache_clear()
     tested_versions.warn_once.cache_clear()
+    tested_versions._told.clear()
     yield
     tested_versions.of_this_process.cache_clear()
 
@@ -55,3 +64,54 @@ def test_it_is_told_once(older: None, capsys: pytest.CaptureFixture[str]) -> Non
     assert expected in str(fineflow.explain(RunnablePassthrough())).replace("\n", " ")
     assert cli.main(["doctor"]) == 0
     assert expected in " ".join(capsys.readouterr().out.split())
+
+
+CORE = f"langchain-core {version('langchain-core')}"
+
+
+def _ends_in(last: Runnable[str, str]) -> Runnable[str, str]:
+    """Returns a chain of prompt, model, and one more step."""
+    return ChatPromptTemplate.from_template("{question}") | FakeChat() | StrOutputParser() | last
+
+
+def _said(chain: Runnable[str, str]) -> str:
+    return " ".join(fineflow.explain(chain).summary)
+
+
+def test_modules_are_in_packages() -> None:
+    assert package_of("langchain_core.runnables.base") == "langchain-core"
+    assert package_of("llama_index.core.query_engine") == package_of("llama_index") == "llama-index-core"
+    assert package_of("llama_index.llms.openai.base") == "llama-index-llms-openai"
+    assert package_of("langgraph.prebuilt.tool_node") == "langgraph-prebuilt"
+    assert package_of("langgraph.pregel") == "langgraph"
+
+
+def test_functions_of_packages_that_are_not_understood_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is not understood" not in _said(_ends_in(RunnableLambda(str.strip)))
+    assert "is not understood" not in _said(_ends_in(RunnableLambda(lambda text: print(text))))  # the user's own
+    told = f"`set_verbose` of {CORE} is not understood: stock runs it, and what follows waits for it."
+    assert told in _said(_ends_in(RunnableLambda(set_verbose)))
+    monkeypatch.setattr(functions, "reads_only", lambda func: True)  # then only its own value is waited for
+    assert "is not understood" not in _said(_ends_in(RunnableLambda(set_verbose)))
+
+
+def test_of_newer_releases_more_is_told(older: None) -> None:
+    newer = f"{CORE} (newer than 1.4.9, the newest that was tested)"
+    assert f"`set_verbose` of {newer} is not understood" in _said(_ends_in(RunnableLambda(set_verbose)))
+    scripted = ChatPromptTemplate.from_template("{question}") | FakeListChatModel(responses=["yes"])
+    assert f"`FakeListChatModel` of {newer} is not understood" in _said(scripted)
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+def test_the_first_plan_warns_of_what_it_does_not_understand_of_newer_releases(older: None, awaits: bool) -> None:
+    app = fineflow.optimize(_ends_in(RunnableLambda(set_verbose)))
+    tested_versions.warn_once().join()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            asyncio.run(app.ainvoke("q")) if awaits else app.invoke("q")
+        for thread in threading.enumerate():
+            if thread.name == "fineflow-versions":
+                thread.join()
+    (only,) = [each for each in caught if each.category is fineflow.UntestedVersionWarning]
+    assert "`set_verbose` of langchain-core" in str(only.message)

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from types import CodeType, FrameType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fineflow.testing import virtual_threads
@@ -75,3 +77,25 @@ def held(make: Callable[[], Coroutine[Any, Any, T]], *, warm: bool = True) -> He
         if collecting:
             gc.enable()
     return Held(value, longest.seconds, longest.by)
+
+
+def entered(make: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, set[str]]:
+    """Runs ``make()`` on a loop of its own; returns its value, and the Python functions that ran on the loop's thread.
+
+    Functions are named as ``module.Class.method``; also those that import modules.
+    """
+    found = dict[CodeType, str]()
+
+    def seen(frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and code not in found:
+            found[code] = f"{frame.f_globals.get('__name__')}.{code.co_qualname}"
+
+    async def watched() -> T:
+        sys.setprofile(seen)
+        try:
+            return await make()
+        finally:
+            sys.setprofile(None)
+
+    return asyncio.run(watched()), set(found.values())

@@ -1,7 +1,8 @@
-"""The first call of an app, its plan included, does not block the event loop that it is made on."""
+"""The first calls of an app, its plan included, do not block the event loop that they are made on."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -15,6 +16,15 @@ from langgraph.graph import END, START, StateGraph
 import fineflow
 from fineflow.adapters.core import installers, recognition
 from fineflow.testing.langchain import FakeChat, FakeRetriever
+from fineflow.testing.stalls import entered
+
+CALLS = 20
+AWAY = (
+    "fineflow.api.plan",
+    "fineflow.adapters.core.shadows.Shadows.build",
+    "_frozen_importlib._find_and_load_unlocked",
+)
+"""What takes long, and runs in a thread."""
 
 
 @pytest.fixture
@@ -57,3 +67,38 @@ async def test_a_first_call_does_not_block_its_loop(made: Any, given: Any, entry
         found = await fast.ainvoke(given) if entry == "ainvoke" else [each async for each in fast.astream(given)]
     assert found
     assert fast._self_plans
+
+
+def _twenty_five_models() -> Any:
+    prompt = ChatPromptTemplate.from_template("{question}")
+    parts = {f"k{i}": prompt | FakeChat(default="yes") | StrOutputParser() for i in range(24)}
+    return RunnablePassthrough.assign(**parts) | prompt | FakeChat(default="done") | StrOutputParser()
+
+
+def _grading() -> Any:
+    llm = FakeChat(default="yes")
+    grader = ChatPromptTemplate.from_template("grade {text}") | llm | StrOutputParser()
+
+    async def node(state: Any) -> Any:
+        return {"answer": [await grader.ainvoke({"text": text}) for text in state["question"].split()]}
+
+    made = StateGraph(dict)
+    made.add_node("node", node)
+    made.add_edge(START, "node")
+    made.add_edge("node", END)
+    return made.compile()
+
+
+@pytest.mark.parametrize("made", [_chain, _twenty_five_models, _graph, _grading])
+def test_first_calls_plan_and_import_in_threads(made: Any) -> None:
+    app = made()
+    given: Any = "q" if made is _chain else {"question": "one two three"}
+    fast = fineflow.optimize(app, strict=True, eager=True)
+
+    async def calls() -> list[Any]:
+        return [await fast.ainvoke(given) for _ in range(CALLS)]
+
+    found, called = entered(calls)
+    assert found == [asyncio.run(app.ainvoke(given))] * CALLS
+    assert called.intersection(AWAY) == set()
+    assert any(name.startswith("fineflow.adapters.core.session.") for name in called)  # it follows its plan

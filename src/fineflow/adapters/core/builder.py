@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, Row, find
+from fineflow.adapters.core.snapshot import Met
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
 SHOWN = frozenset({"arms", "how", "items", "key", "of", "pairwise"})  # parameters shown in plans
@@ -68,7 +69,8 @@ class Builder:
     planned at each path. path: of the current object in the user's structure; shadows and claims look it up by that.
     trail: the same for display. barrier: primitives that stock finishes before it would start what is added next.
     contents: maps a store to an identity that stores over the same data share. resources: contents of the stores met so
-    far, and their names. shared: components that several parts share, in the order in which they were met.
+    far, and their names. shared: components that several parts share, in the order in which they were met. met: what
+    was read of the objects.
     Framework-specific builders add context of the current object.
     """
 
@@ -84,6 +86,7 @@ class Builder:
     contents: Callable[[Any], Any] = _itself
     resources: list[tuple[Any, str]] = field(default_factory=list)
     shared: list[Any] = field(default_factory=list)
+    met: Met = field(default_factory=Met)
     _taken: set[str] = field(default_factory=set)
 
     def resource(self, store: Any) -> str:
@@ -129,6 +132,7 @@ class Builder:
         row = find(self.rows, obj)
         recursive = any(outer is obj for outer in self.around())
         self.objects[self.leaf] = obj
+        self.met.add(obj, () if row is None else row.reads)
         if row is not None and recursive:  # a function may return the chain that it is a step of
             return self.opaque(obj, value, "calls itself recursively, so the number of runs is not known in advance")
         if row is None:

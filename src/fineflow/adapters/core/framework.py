@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,10 +35,12 @@ class Framework(ABC):
     """One framework. Its instance is found by ``adapters.registry``.
 
     package: of the framework's own classes. A *way* is everything that a plan depends on besides the object (the part
-    that is called, sync or async, the kind of input); each framework has its own type for it.
+    that is called, sync or async, the kind of input); each framework has its own type for it. first_imports: modules
+    that stock imports in its first call, if the installed release has them.
     """
 
     package: str
+    first_imports: Sequence[str] = ()
     kernels: Mapping[Op, Kernel]
     made: ClassVar[list[Framework]] = []  # all of them
 
@@ -84,6 +86,10 @@ class Framework(ABC):
     def parts(self, obj: Any, plan: Plan) -> Mapping[str, Any]:
         """Returns the parts of an object that stock calls by themselves, by display name."""
         return {}
+
+    def inside(self, plan: Plan) -> Iterable[Any]:
+        """Yields the components that user functions of an object call, as far as their code shows."""
+        return ()
 
     def visits(self, plan: Plan) -> Mapping[str, Visit]:
         """Returns forecasts of the functions in whose runs component calls run ahead, by primitive, for ``explain``."""

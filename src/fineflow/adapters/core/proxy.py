@@ -14,6 +14,7 @@ from typing import Any
 import wrapt
 
 from fineflow.adapters.core import installers, late_searches, unfinished
+from fineflow.adapters.core.first_plans import FirstPlans, make
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
@@ -55,6 +56,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_framework = framework
         self._self_planner = planner
         self._self_plans: dict[Any, Plan | None] = {}
+        self._self_first = FirstPlans()
         self._self_parts: dict[int, Planned] = {}
         self._self_components: dict[int, Planned] = {}
         self._self_last: Summary | None = None  # of the call that ended last: statistics, no values
@@ -78,9 +80,26 @@ class Planned(wrapt.ObjectProxy[Any]):
             plan = plans[way] = self._self_planned(way)
         return plan
 
+    def _self_known(self, way: Any) -> bool:
+        """Returns True if the object has been planned for a way of calling it, as it is now."""
+        plan: Plan | None = self._self_plans.get(way, _END)
+        if plan is None or plan is _END:
+            return plan is None
+        if unfinished.some() and not unfinished.seeing():
+            with unfinished.seen_through():
+                return plan.snapshot.holds()
+        return plan.snapshot.holds()
+
+    async def _self_aplanned(self, entry: str, way: Any) -> None:
+        """Lets a thread make the plan for a way of calling the object, which is not known. entry: of the call."""
+        await self._self_first.made(way, partial(make, self, entry, way))
+
+    def _self_new_plan(self, way: Any) -> Plan:
+        return self._self_planner(self._self_framework, self.__wrapped__, self._self_options, way)
+
     def _self_planned(self, way: Any) -> Plan | None:
         try:
-            return self._self_planner(self._self_framework, self.__wrapped__, self._self_options, way)
+            return self._self_new_plan(way)
         except Exception as error:
             own = isinstance(error, PlanningError)  # raised by a user's pass, and the message says so
             what = str(error) if own else f"{type(error).__name__}: {error}"
@@ -101,7 +120,20 @@ class Planned(wrapt.ObjectProxy[Any]):
         """Returns the plan that a call follows; None if it goes to the user's object."""
         if not invocation.plannable or (invocation.sync and on_engine_loop()) or repeating.get():
             return None  # a sync call on the engines' loop may not wait; what is repeated is stock's
-        plan = self._self_current(invocation.way)
+        return self._self_followed(self._self_current(invocation.way), invocation)
+
+    async def _self_aplan(self, invocation: Invocation) -> Plan | None:
+        """``_self_plan`` for coroutines: a plan that is not there yet is made in a thread."""
+        if not invocation.plannable or repeating.get():
+            return None
+        way = invocation.way
+        if not self._self_known(way):
+            await self._self_aplanned(invocation.entry, way)
+            return self._self_plan(invocation)
+        return self._self_followed(self._self_plans.get(way), invocation)
+
+    def _self_followed(self, plan: Plan | None, invocation: Invocation) -> Plan | None:
+        """Returns the plan, with what is bounded now, if calls of this kind follow it."""
         if plan is None:
             return None
         eager, framework = self._self_eager(invocation), self._self_framework
@@ -258,7 +290,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         if recording.recorders and recording.due():
             with recording.call(self.__wrapped__, invocation.method):
                 return await self._self_acall(invocation)
-        plan = self._self_plan(invocation)
+        plan = await self._self_aplan(invocation)
         if plan is None and not self._self_governed(invocation.way, sync=invocation.sync):
             return await invocation.stock(self.__wrapped__)
         timeout = self._self_options.timeout

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from fineflow.adapters.core.claiming import Claiming, Usable, always, nobodys, under_way
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row, find
-from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.core.snapshot import Met, Snapshot
 from fineflow.ir import Graph, Ref
 from fineflow.options import Options
 from fineflow.runtime.call.claims import Entry
@@ -68,6 +68,7 @@ class Shadows:
         self._shared = list(plan.shared)
         self._built = False  # objects copied during calls are not part of the shadow
         self._read: list[Any] = []
+        self._met = Met()
         self._methods: list[tuple[type, str]] = []
         self._promises: list[Callable[[], bool]] = []
 
@@ -77,6 +78,9 @@ class Shadows:
         self.shadow = site.of(obj)
         self._finish(self.shadow, site)
         self._same = Snapshot([(each, None) for each in self._read], self._methods, parts=False, apart=True)
+        if not self._met.hold():  # changed meanwhile: serves this call, and no other
+            self._same.never()
+        self._met = Met()
         self._built = True
         return self
 
@@ -164,6 +168,7 @@ class Site:
         """Makes the shadow depend on the attributes of ``obj``, which it has copied."""
         if not self.shadows._built:
             self.shadows._read.append(obj)
+            self.shadows._met.add(obj, None)
 
     def calls(self, kind: type, *methods: str) -> None:
         """Makes the shadow depend on methods of a class, whose functions it calls."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from inspect import getattr_static
 from itertools import chain, islice
 from operator import attrgetter, is_
@@ -15,6 +16,8 @@ MOST = 1000
 
 _DICT = attrgetter("__dict__")
 _APART = ("__pydantic_private__", "__pydantic_extra__", "__pydantic_fields_set__")  # kept separately by pydantic
+
+_properties: weakref.WeakKeyDictionary[type, frozenset[str]] = weakref.WeakKeyDictionary()
 
 
 class Snapshot:
@@ -73,6 +76,11 @@ class Snapshot:
         self._wrapped = [(kind, name, getattr_static(kind, name)) for kind, name in wrapped]
         self._checks = self._chosen()
 
+    def never(self) -> Snapshot:
+        """Returns the snapshot, which does not hold any more: something has changed while it was made."""
+        self._checks = (lambda: False,)
+        return self
+
     def holds(self) -> bool:
         """Returns True if all of it is unchanged."""
         try:
@@ -124,6 +132,50 @@ class Snapshot:
 
 def _same_or_number(before: Any, now: Any) -> bool:
     return before is now or (type(before) is type(now) and type(now) in (int, float))
+
+
+class Met:
+    """Objects as they were when planning met them: whether what was read of them is still there.
+
+    A plan is made beside other calls, and code between these may change the object. A plan, or a shadow, of which one
+    half was made of the object as it was before and the other half as it is now must not be used.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[tuple[Any, Sequence[str] | None, list[Any]]] = []
+
+    def add(self, obj: Any, names: Sequence[str] | None) -> None:
+        """Notes the attributes of these names, and the elements of containers in them; None: all attributes."""
+        self._seen.append((obj, names, _held(obj, names)))
+
+    def hold(self) -> bool:
+        """Returns True if all of it is unchanged."""
+        return all(_same(_held(obj, names), before) for obj, names, before in self._seen)
+
+
+def _held(obj: Any, names: Sequence[str] | None) -> list[Any]:
+    own = dict(getattr(obj, "__dict__", {}))
+    computed = _computed(type(obj))
+    found = [own[name] for name in (own if names is None else names) if name in own and name not in computed]
+    for each in tuple(found):
+        if type(each) in (list, tuple, dict) and len(each) <= MOST:
+            found += each.values() if type(each) is dict else each
+    return found
+
+
+def _computed(kind: type) -> frozenset[str]:
+    """Returns the names of attributes that are computed when they are read first, such as by planning."""
+    known = _properties.get(kind)
+    if known is None:
+        own = (
+            name for each in kind.__mro__ for name, value in vars(each).items() if isinstance(value, cached_property)
+        )
+        known = _properties[kind] = frozenset(own)
+    return known
+
+
+def _same(found: list[Any], before: list[Any]) -> bool:
+    return len(found) == len(before) and all(map(is_, found, before))
 
 
 def _found(small: Any, small_dicts: Any, large: Any) -> Iterator[Any]:

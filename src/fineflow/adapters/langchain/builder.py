@@ -35,13 +35,19 @@ class ChainBuilder(Builder):
     output: Any = None
     queries: Callable[[Any, Symbol, ChainBuilder], Leaf | None] = lambda step, value, b: None
 
-    def opaque(self, obj: Any, value: Symbol, reason: str, *, changes: bool = True, **shown: Any) -> Leaf:
-        """Appends an opaque step. changes: it may change something, so that other calls wait for it."""
+    def opaque(
+        self, obj: Any, value: Symbol, reason: str, *, changes: bool = True, packaged: bool = False, **shown: Any
+    ) -> Leaf:
+        """Appends an opaque step. changes: it may change something, so that other calls wait for it.
+
+        packaged: it is a function of a package.
+        """
         vectors = self.queries(obj, value, self)
         made = super().opaque(obj, value, reason, **shown)
-        if not changes:
+        facts = {**({} if changes else {"reads_only": True}), **({"packaged": True} if packaged else {})}
+        if facts:
             last = self.primitives[-1]
-            self.primitives[-1] = last.with_(meta={**last.meta, "reads_only": True})
+            self.primitives[-1] = last.with_(meta={**last.meta, **facts})
         if vectors is not None:
             last = self.primitives[-1]
             self.primitives[-1] = last.with_(args={**last.args, "vectors": vectors.ref})

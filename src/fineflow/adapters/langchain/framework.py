@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -30,10 +30,17 @@ from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
 from fineflow.adapters.langchain.stores import deferred_writes
+from fineflow.adapters.langchain.user_functions import looked_through
 from fineflow.ir import Graph, Primitive
+from fineflow.ir.spec import everything
 from fineflow.options import Options
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
 from fineflow.runtime.queues.provider_caches import beginning_readers
+
+_FIRST_IMPORTS = (
+    *("langchain_core.env", "langchain_core.messages.block_translators.langchain_v0"),
+    *(f"langchain_core.tracers.{name}" for name in ("context", "langchain", "run_collector", "stdout")),
+)
 
 
 class LangChain(Framework):
@@ -43,6 +50,7 @@ class LangChain(Framework):
     """
 
     package = "langchain_core"
+    first_imports = _FIRST_IMPORTS
     kernels = KERNELS
 
     @property
@@ -65,6 +73,12 @@ class LangChain(Framework):
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         return planning.decide(p_graph, e_graph, lowered)
+
+    def inside(self, plan: Plan) -> Iterator[Any]:
+        for p in everything(plan.p_graph):
+            if p.meta.get("inside"):
+                for _, found in looked_through(p.component).values():
+                    yield from found.components.values()
 
     def arguments(self, key: Any) -> Arguments:
         return Arguments(key)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from functools import partial, wraps
-from typing import Any
+from inspect import isasyncgenfunction
+from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
 from langchain_core.runnables.base import RunnableBindingBase
@@ -24,6 +25,7 @@ from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.runtime import recording
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
+from fineflow.runtime.reruns import repeating
 
 _CONFIGURATIONS = 64  # that are kept planned, of a runnable with configurable fields
 
@@ -47,13 +49,19 @@ class Optimized(Planned):
             return await self.__wrapped__.ainvoke(input, config, **kwargs)
         if not kwargs and self._self_idle("ainvoke", is_constant(input)) and _plain(config):
             return await self.__wrapped__.ainvoke(input, config)
+        await self._self_first_plan("ainvoke", input, kwargs)
         return await self._self_acall(self._self_chain_call("ainvoke", input, config, kwargs, sync=False))
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         return self._self_iterate(self._self_chain_call("stream", input, config, kwargs, sync=True, streaming=True))
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        return self._self_aiterate(self._self_chain_call("astream", input, config, kwargs, sync=False, streaming=True))
+        def call() -> ChainCall:
+            return self._self_chain_call("astream", input, config, kwargs, sync=False, streaming=True)
+
+        if kwargs or not isasyncgenfunction(type(self.__wrapped__).astream) or self._self_known(self._self_kind(input)):
+            return self._self_aiterate(call())
+        return self._self_planned_first(input, call)
 
     def astream_events(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
         return self._self_events("astream_events", input, config, kwargs)
@@ -80,6 +88,8 @@ class Optimized(Planned):
         if recording.recorders and recording.due():
             with recording.call(self.__wrapped__, "abatch"):
                 return await self.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
+        if _in_order(inputs):
+            await self._self_first_plan("ainvoke", inputs[0], kwargs)
         plan = self._self_batch_plan(inputs, kwargs, sync=False)
         if plan is None and not self._self_governed(self._self_batch_way(inputs), sync=False):
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
@@ -121,6 +131,22 @@ class Optimized(Planned):
             way=None if kwargs else self._self_way(input, config),
         )
 
+    def _self_kind(self, input: Any) -> bool:
+        """Returns the way of calls whose config sets nothing that steps read."""
+        return is_constant(input)
+
+    async def _self_first_plan(self, entry: str, input: Any, kwargs: Any) -> None:
+        """Lets a thread make the plan that an async call needs, unless it is there already."""
+        if not kwargs and (way := self._self_kind(input)) not in self._self_plans and not repeating.get():
+            await self._self_aplanned(entry, way)
+
+    async def _self_planned_first(self, input: Any, call: Callable[[], ChainCall]) -> AsyncIterator[Any]:
+        """Runs an async call that streams, and makes the plan when the first item is asked for."""
+        await self._self_aplanned("astream", self._self_kind(input))
+        async with aclosing(cast("AsyncGenerator[Any]", self._self_aiterate(call()))) as items:
+            async for item in items:
+                yield item
+
     def _self_way(self, input: Any, config: Any) -> Any:
         """Returns the way of a call: with the configurable values that steps of the runnable read, if there are any."""
         constant, plans = is_constant(input), self._self_plans
@@ -135,12 +161,12 @@ class Optimized(Planned):
                     plans.pop(other, None)
         return way
 
-    def _self_planned(self, way: Any) -> Plan | None:
+    def _self_new_plan(self, way: Any) -> Plan:
         for other in () if isinstance(way, Way) else (not way,):
             plan = self._self_plans.get(other)
             if plan is not None and plan.any_input and plan.snapshot.holds():
                 return plan
-        return super()._self_planned(way)
+        return super()._self_new_plan(way)
 
     def _self_events(self, method: str, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Any:
         call = ChainCall(
@@ -156,8 +182,15 @@ class Optimized(Planned):
         )
         if _version(self.__wrapped__, kwargs) == "v3":  # what it makes is awaited
             return call.stock(self.__wrapped__)
-        call.way = self._self_way(input, config)
-        return self._self_aiterate(call)
+
+        def ready() -> ChainCall:
+            call.way = self._self_way(input, config)
+            return call
+
+        if isinstance(self.__wrapped__, RunnableBindingBase) or self._self_known(self._self_kind(input)):
+            return self._self_aiterate(ready())  # what a binding does at the call is done once
+        call.make_now(self.__wrapped__)
+        return self._self_planned_first(input, ready)
 
     def _self_eager(self, invocation: Any) -> bool:
         # A sync call with a timeout runs ahead so that it can be stopped.

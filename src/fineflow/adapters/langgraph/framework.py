@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from langgraph.pregel import Pregel
@@ -16,12 +16,18 @@ from fineflow.adapters.langchain.framework import LangChain
 from fineflow.adapters.langgraph.lowering import gains, lowered_steps
 from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.proxy import OptimizedGraph
+from fineflow.adapters.langgraph.steps import steps_of
 from fineflow.adapters.langgraph.visits import GraphShadows, forecast_of, install
 from fineflow.ir import Graph
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit
 
 ENTRIES = ("invoke", "ainvoke", "stream", "astream")
+
+
+def _watched(graph: Any) -> list[tuple[Any, tuple[str, ...]]]:
+    """Returns what plans depend on: objects, and the attributes of them that count."""
+    return [(graph, ("nodes",)), *((node, ("bound", "writers")) for node in graph.nodes.values())]
 
 
 class LangGraph(LangChain):
@@ -46,6 +52,8 @@ class LangGraph(LangChain):
             return super().lower(obj, options, way)
         b = ChainBuilder(self.rows, options.assume_pure, options.trust == "interfaces")
         b.stream_answers = options.stream_answers
+        for each, names in _watched(obj):
+            b.met.add(each, names)
         output = lowered_steps(obj, b, across=options.across_nodes)
         return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(obj, way, options, b)
 
@@ -57,7 +65,6 @@ class LangGraph(LangChain):
         inside = across or gains(graph)
         if inside:
             install(across=across)
-        watched = [(graph, ("nodes",)), *((node, ("bound", "writers")) for node in graph.nodes.values())]
         return Plan(
             lowered.way,
             p_graph,
@@ -65,7 +72,7 @@ class LangGraph(LangChain):
             ENTRIES,
             frozenset(),  # nothing runs ahead of the graph as a whole
             {"": graph},
-            Snapshot(watched),
+            Snapshot(_watched(graph)),
             touched=frozenset({""}) if inside else frozenset(),
             follows=frozenset(ENTRIES) if inside else frozenset(),
         )
@@ -82,6 +89,15 @@ class LangGraph(LangChain):
             options=planned._self_options,
             arguments=self.arguments,
         )
+
+    def inside(self, plan: Plan) -> Iterator[Any]:
+        graph = plan.objects.get("")
+        if not isinstance(graph, Pregel):
+            yield from super().inside(plan)
+            return
+        for step in steps_of(graph):
+            if (found := step.found()) is not None:
+                yield from found.components.values()
 
     def visits(self, plan: Plan) -> Mapping[str, Visit]:
         steps = [p for p in plan.p_graph if p.meta.get("inside")]

@@ -77,6 +77,9 @@ class OptimizedGraph(Optimized):
     def _self_way(self, input: Any, config: Any) -> bool:
         return True
 
+    def _self_kind(self, input: Any) -> bool:
+        return True
+
 
 class _Inputs:
     """The graph in one batch, whose stock method calls it once per input.

@@ -14,7 +14,6 @@ from fineflow.adapters.inner_calls.entry_wrappers import aclaimed, claimed
 from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE, Way
 from fineflow.adapters.llamaindex.models.embeddings import several
 from fineflow.adapters.llamaindex.repeating import sync_method
-from fineflow.runtime.reruns import repeating
 
 
 class Facts(NamedTuple):
@@ -65,11 +64,9 @@ class IndexCall(Invocation):
 class Optimized(Planned):
     """Proxy of an object that runs ahead. Everything except its entry methods is the user's object."""
 
-    def _self_plan(self, invocation: Any) -> Plan | None:
-        plan = super()._self_plan(invocation)
-        if plan is None and several(invocation.query) and invocation.plannable and not repeating.get():
-            return self._self_current(invocation.way)  # several texts for one vector are embedded concurrently
-        return plan
+    def _self_followed(self, plan: Plan | None, invocation: Any) -> Plan | None:
+        # Several texts for one vector are embedded concurrently.
+        return super()._self_followed(plan, invocation) or (plan if several(invocation.query) else None)
 
     def _self_part_call(self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls a sync method of a part of the object."""

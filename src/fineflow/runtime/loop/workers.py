@@ -66,6 +66,7 @@ class _Pool:
         self._busy: set[_Worker] = set()
 
     def submit(self, job: _Job) -> None:
+        """Raises RuntimeError if no thread can be started."""
         try:
             worker, new = self._idle.pop(), False
         except IndexError:
@@ -73,7 +74,11 @@ class _Pool:
         self._busy.add(worker)
         worker.inbox.put(job)
         if new:
-            worker.thread.start()
+            try:
+                worker.thread.start()
+            except RuntimeError:
+                self._busy.discard(worker)
+                raise
 
     def idle(self, worker: _Worker) -> None:
         self._busy.discard(worker)
@@ -113,7 +118,7 @@ def _exit() -> None:
 
 
 def submit(job: Callable[[], None]) -> None:
-    """Calls ``job``, which must not raise, in a worker thread."""
+    """Calls ``job``, which must not raise, in a worker thread. Raises RuntimeError if none can be started."""
     _pool.submit(job)
 
 

@@ -69,7 +69,7 @@ def _lower_judged(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
     if verdict.unordered and not guards and not b.assume_pure:
         return b.unordered(step, value, verdict)
     if not (verdict.pure or b.assume_pure):
-        return b.opaque(step, value, verdict.reason, where=where, changes=not reads_only(func))
+        return b.opaque(step, value, verdict.reason, where=where, changes=not reads_only(func), packaged=known)
     if guards:
         return b.opaque(step, value, _GUARDS, where=where)
     if accepts_config(func) or accepts_run_manager(func) or inspect.isgeneratorfunction(func):
@@ -153,7 +153,8 @@ def _lower_generator(step: RunnableGenerator[Any, Any], value: Symbol, b: ChainB
     known = all(map(packaged, functions))
     guards = verdict.raises and not (known or b.assume_pure)
     if not (verdict.pure or verdict.unordered) or guards:
-        return b.opaque(step, value, _GUARDS if guards else f"yields, and {verdict.reason}", where=verdict.location)
+        reason = _GUARDS if guards else f"yields, and {verdict.reason}"
+        return b.opaque(step, value, reason, where=verdict.location, packaged=known)
     if verdict.unordered:
         b.unordered(step, value, verdict)
         return value
