@@ -43,7 +43,7 @@ class Analysis(Outside):
     """
 
     def __init__(self, returned: Iterable[Any] = (), *, trusting: bool = False) -> None:
-        super().__init__(returned)
+        super().__init__(returned, {})
         self._trusting = trusting
         self.keys: dict[str, None] = {}
         self.escaped = False
