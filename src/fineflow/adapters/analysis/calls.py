@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterator
 from enum import EnumMeta
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from fineflow.adapters.analysis import libraries, tables
 from fineflow.adapters.analysis.methods import format_text, method, regex
-from fineflow.adapters.analysis.outside import Key
+from fineflow.adapters.analysis.outside import Key, defaults
 from fineflow.adapters.analysis.state import Analysis, Closure, all_scalar, name_of
 from fineflow.adapters.analysis.values import (
     ARG,
@@ -27,8 +26,6 @@ from fineflow.adapters.analysis.values import (
     is_scalar,
     part,
 )
-from fineflow.declare import declared
-from fineflow.ir import Effect
 
 Keywords = dict[str, Value]
 
@@ -102,7 +99,8 @@ def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Valu
                 site.analysis.use(value)
             return site.analysis.ask(owner.data, name, given)
         if owner.kind is Kind.OBJECT:
-            return _call_function(site.analysis, getattr(type(owner.data), name), [owner, *args], keywords)
+            func = site.analysis.load_method(owner.data, name)
+            return _call_function(site.analysis, func.data, [owner, *args], keywords)
         if owner.kind is Kind.CONST and (rule := _of_library(owner.data, name)) is not None:
             return rule(site, args, keywords)
         if owner.kind is Kind.CONST and isinstance(owner.data, type):
@@ -261,13 +259,13 @@ def _function(analysis: Analysis, func: FunctionType, given: Keywords | None = N
     """
     from fineflow.adapters.analysis.frame import Frame
 
-    promise = declared(func)
+    promise = analysis.promised(func)
     if promise is not None:
         for value in (given or {}).values():
             analysis.use(value)
-        if promise.kind is Effect.PURE:
+        if promise[0]:
             return SHARED
-        raise Impure(f"calls {func.__name__}, declared {promise}")
+        raise Impure(f"calls {func.__name__}, declared {promise[1]}")
     key = ("function", id(func), *((name, value.kind, id(value.data)) for name, value in (given or {}).items()))
     key = (*key, given is None)
     if key not in analysis.bodies:
@@ -275,9 +273,9 @@ def _function(analysis: Analysis, func: FunctionType, given: Keywords | None = N
         parameters = _parameters(func.__code__)
         named = func.__code__.co_varnames[: func.__code__.co_argcount + func.__code__.co_kwonlyargcount]
         parameters |= {name: value for name, value in (given or {}).items() if name in named}
-        for name, default in _defaults(func):
+        for name, _ in defaults(func):
             if given is None or name not in given:
-                value = analysis.default(name, default)
+                value = analysis.default(func, name)
                 parameters[name] = value if given is not None else analysis.meet(SHARED, value)
         analysis.bodies[key] = SHARED
         try:
@@ -288,12 +286,6 @@ def _function(analysis: Analysis, func: FunctionType, given: Keywords | None = N
             raise Impure(f"calls {func.__name__}, which is a generator")
         analysis.bodies[key] = found
     return analysis.bodies[key]
-
-
-def _defaults(func: FunctionType) -> Iterator[tuple[str, Any]]:
-    positional, defaults = func.__code__.co_varnames[: func.__code__.co_argcount], func.__defaults__ or ()
-    yield from zip(positional[len(positional) - len(defaults) :], defaults, strict=True)
-    yield from (func.__kwdefaults__ or {}).items()
 
 
 def _made(site: Site, cls: Any, args: list[Value], keywords: Keywords) -> Value:

@@ -11,6 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from fineflow.adapters.analysis.frame import Frame
+from fineflow.adapters.analysis.outside import defaults
 from fineflow.adapters.analysis.state import Analysis, Reached
 from fineflow.adapters.analysis.values import ARG, NONE, SHARED, Impure, Kind, Value
 
@@ -74,8 +75,7 @@ def _run(analysis: Analysis, func: Any, given: list[Value]) -> Value:
     if len(names) < len(given):
         raise Impure("takes fewer arguments")
     analysis.pin_function(function)
-    defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ()), strict=False))
-    parameters = {name: analysis.default(name, value) for name, value in defaults.items()}
+    parameters = {name: analysis.default(function, name) for name, _ in defaults(function)}
     parameters |= dict(zip(names, given, strict=False))
     return Frame(analysis, code, function, ("entry",)).run(parameters)
 

@@ -70,9 +70,7 @@ def _loads(site: Site, args: list[Value], keywords: Keywords) -> Value:
     if len(args) != 1 or not known or not keywords.keys() <= {"allowed_objects"}:
         raise Impure("calls loads with arguments by which it may make any object")
     _uses(site, args, keywords)
-    before = _warned()
-    site.analysis.pins["warned",] = lambda: _warned() == before
-    if not before:
+    if not site.analysis.state(_warned):
         site.analysis.unordered["calls loads, which has not given its warning yet"] = None
     return SHARED
 

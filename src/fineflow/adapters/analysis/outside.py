@@ -6,36 +6,98 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from fineflow.adapters.analysis import libraries
 from fineflow.adapters.analysis.tables import GETTERS, is_plain
 from fineflow.adapters.analysis.values import SHARED, Impure, Kind, Returned, Table, Value, immutable
 from fineflow.adapters.core.recognition import of_application, of_package
+from fineflow.declare import declared
+from fineflow.ir import Effect
 
 _HELD = 1000  # parts of a mutable constant that are compared before each use
 _ABSENT = object()
 Key = tuple[Any, ...]
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Reading(NamedTuple):
+    """Something that was read: by what, of what, and what it gave, or the ``Impure`` that it raised."""
+
+    read: Callable[..., Any]
+    given: tuple[Any, ...]
+    named: dict[str, Any]
+    found: Any
+
+
+def reading(read: F) -> F:
+    """Makes a method of ``Outside`` note what it reads. What it calls to read that is not noted by itself."""
+
+    @functools.wraps(read)
+    def noted(self: Outside, *given: Any, **named: Any) -> Any:
+        if self.readings is None:
+            return read(self, *given, **named)
+        readings, self.readings = self.readings, None
+        found: Any = None
+        try:
+            found = read(self, *given, **named)
+            return found
+        except Impure as problem:
+            found = problem
+            raise
+        finally:
+            self.readings = readings
+            readings.setdefault((read, *map(id, given), *named.items()), Reading(read, given, named, found))
+
+    return cast(F, noted)
 
 
 class Outside:
     """What a function reads of its surroundings, taken as constant as long as the ``pins`` hold.
 
+    All that an analysis reads there, it reads by the methods below, which note it.
+
     returned: ids of objects that it may return unchanged, but not use otherwise. reads: says of an object and the name
     of a method if a call changes nothing, and with "" if it has such methods (``asking``); None if no object has. held:
-    mutable constants. names: of objects that can change, by id, for messages.
+    mutable constants. names: of objects that can change, by id, for messages. readings: what was read, in this order;
+    None: not noted.
     """
 
-    def __init__(self, returned: Iterable[Any] = (), reads: Callable[[Any, str], bool] | None = None) -> None:
+    def __init__(
+        self,
+        returned: Iterable[Any] = (),
+        readings: dict[Key, Reading] | None = None,
+        reads: Callable[[Any, str], bool] | None = None,
+    ) -> None:
         self.returned = {id(obj) for obj in returned}
+        self.readings = readings
         self.reads = reads
         self.asked: dict[int, Any] = {}  # components whose methods it calls, by id
         self.held: list[Any] = []
         self.names: dict[int, str] = {}
         self.pins: dict[Key, Callable[[], bool]] = {}
 
+    def clear(self) -> None:
+        """Forgets what was read."""
+        for each in (self.held, self.names, self.pins):
+            each.clear()
+
+    @reading
+    def promised(self, func: FunctionType) -> tuple[bool, str] | None:
+        """Returns whether a function is declared pure, and what the declaration says; None if there is none."""
+        promise = declared(func)
+        return None if promise is None else (promise.kind is Effect.PURE, str(promise))
+
+    @reading
+    def state(self, read: Callable[[], bool]) -> bool:
+        """Returns a fact of the process, which has to stay the same."""
+        before = read()
+        self.pins["state", read] = lambda: read() == before
+        return before
+
+    @reading
     def known(self, obj: Any, what: str) -> Value:
         """Returns the value of an outside object: immutable data, or a callable that is judged when called."""
         if immutable(obj) or isinstance(obj, type | BuiltinFunctionType):
@@ -73,28 +135,30 @@ class Outside:
         self.asked[id(component)] = component
         return SHARED
 
-    def default(self, name: str, value: Any) -> Value:
+    @reading
+    def default(self, func: FunctionType, name: str) -> Value:
         """Returns the value of a parameter that is not passed; one that can change must not be read."""
         try:
-            return self.known(value, f"the default of {name}")
+            return self.known(dict(defaults(func))[name], f"the default of {name}")
         except Impure as problem:
             return Value(Kind.BAD, problem.reason)
 
     def _pin_content(self, obj: Any, read: Callable[[Any], Any]) -> None:
         """Relies on what ``read`` returns of a mutable object, which the function only reads, to stay the same."""
-        before = _content(read(obj))
+        before = content(read(obj))
         found: Callable[[], Any] = weakref.ref(obj) if is_weak(obj) else lambda: obj
 
         def holds() -> bool:
             here = found()
             try:
                 now = None if here is None else read(here)
-                return is_plain(now, _HELD) and bool(_content(now) == before)
+                return is_plain(now, _HELD) and bool(content(now) == before)
             except Impure:
                 return False
 
         self.pins["content", id(obj)] = holds
 
+    @reading
     def load_global(self, owner: FunctionType, name: str) -> Value:
         scope, builtin = owner.__globals__, cast(Any, owner).__builtins__
         if type(scope) is not dict or type(builtin) is not dict:
@@ -116,6 +180,7 @@ class Outside:
         self.pins["global", id(owner), name] = holds
         return self.known(obj, f"global {name}")
 
+    @reading
     def load_outer(self, owner: FunctionType, name: str) -> Value:
         """Loads a variable of the scope in which a function was defined."""
         index = owner.__code__.co_freevars.index(name)
@@ -135,6 +200,7 @@ class Outside:
         self.pins["outer", id(owner), name] = holds
         return self.known(obj, f"{name} of the enclosing function")
 
+    @reading
     def load_attribute(self, obj: Any, name: str) -> Value:
         """Loads an attribute of an object that can change, if reading it runs no code; a method as a function of it."""
         what, kind = f"{self.names[id(obj)]}.{name}", type(obj)
@@ -163,6 +229,12 @@ class Outside:
             raise Impure(f"reads {what}, which is not set")
         return self.known(found, what)
 
+    @reading
+    def load_method(self, obj: Any, name: str) -> Value:
+        """Returns the function behind a method that was read as an attribute."""
+        return Value(Kind.CONST, getattr(type(obj), name))
+
+    @reading
     def load_import(self, owner: FunctionType, name: str, *, whole: bool) -> Value:
         """Imports a module that is loaded already. whole: ``from a.b import c`` binds a.b, ``import a.b`` binds a."""
         name = name if whole else name.partition(".")[0]
@@ -174,6 +246,7 @@ class Outside:
         self.pins["import", name] = lambda: same(sys.modules.get(name))
         return self.known(module, name)
 
+    @reading
     def load_module(self, module: ModuleType, name: str) -> Value:
         obj = vars(module).get(name, _ABSENT)
         if obj is _ABSENT:
@@ -187,6 +260,7 @@ class Outside:
         self.pins["module", id(module), name] = holds
         return self.known(obj, f"{module.__name__}.{name}")
 
+    @reading
     def pin_function(self, func: FunctionType) -> None:
         if ("function", id(func)) in self.pins:
             return
@@ -203,6 +277,7 @@ class Outside:
 
         self.pins["function", id(func)] = holds
 
+    @reading
     def pin_partial(self, obj: functools.partial[Any]) -> None:
         reference, func = weakref.ref(obj), _same(obj.func)
         args, named, names = _same_all(obj.args), _same_all(obj.keywords.values()), tuple(obj.keywords)
@@ -216,6 +291,13 @@ class Outside:
         self.pins["partial", id(obj)] = holds
 
 
+def defaults(func: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yields the names of parameters that have a default, and the default."""
+    positional, values = func.__code__.co_varnames[: func.__code__.co_argcount], func.__defaults__ or ()
+    yield from zip(positional[len(positional) - len(values) :], values, strict=True)
+    yield from (func.__kwdefaults__ or {}).items()
+
+
 def _foreign(kind: type) -> bool:
     """Returns True for classes of Python and of packages: their objects are known by name, or left alone."""
     return not of_application(kind.__module__)
@@ -226,14 +308,14 @@ def is_weak(obj: Any) -> bool:
     return type(obj).__weakrefoffset__ != 0
 
 
-def _content(value: Any) -> Any:
+def content(value: Any) -> Any:
     """Returns plain data with its containers copied, and types: 1 and True differ."""
     kind = type(value)
     if kind is dict:
-        return (kind, *((_content(key), _content(part)) for key, part in value.items()))
+        return (kind, *((content(key), content(part)) for key, part in value.items()))
     if kind in (list, tuple, set, frozenset):
-        return (kind, *map(_content, value))
-    return (kind, value) if immutable(value) else (kind, id(value), _content(vars(value)))
+        return (kind, *map(content, value))
+    return (kind, value) if immutable(value) else (kind, id(value), content(vars(value)))
 
 
 def _same(expected: Any) -> Callable[[Any], bool]:

@@ -56,7 +56,7 @@ class Analysis(Outside):
         trusting: bool = False,
         reads: Callable[[Any, str], bool] | None = None,
     ) -> None:
-        super().__init__(returned, reads)
+        super().__init__(returned, {}, reads)
         self._trusting = trusting
         self.keys: dict[str, None] = {}
         self.escaped = False

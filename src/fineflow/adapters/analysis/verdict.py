@@ -14,6 +14,8 @@ from typing import Any
 from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.analysis.calls import Site, call
 from fineflow.adapters.analysis.frame import Frame
+from fineflow.adapters.analysis.outside import Outside, defaults
+from fineflow.adapters.analysis.replay import Replays
 from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, GIVEN, SHARED, Impure, Kind, Value, immutable
@@ -52,6 +54,7 @@ class Verdict:
 
 
 _cache: weakref.WeakKeyDictionary[FunctionType, Verdict] = weakref.WeakKeyDictionary()
+_replays: Replays[Verdict] = Replays()  # of functions that are made anew, by their code
 _lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, whose end may need verdicts
 
 
@@ -113,16 +116,25 @@ def asking(func: Callable[..., Any], reads: Callable[[Any, str], bool]) -> tuple
     reads: see ``Outside``. It is pure if it does nothing else that a pure function does not.
     """
     analysis = Analysis(reads=reads)
-    return _judged(func, analysis, ARG), list(analysis.asked.values())
+    return _interpreted(analysis, func, ARG), list(analysis.asked.values())
 
 
 def _fresh(
     func: Callable[..., Any], returned: Sequence[Any] = (), *, given: Value = ARG, trusting: bool = False
 ) -> Verdict:
-    return _judged(func, Analysis(returned, trusting=trusting), given)
+    kind, outside = (bool(returned), given is GIVEN, trusting), Outside(returned)
+    found = _replays.known(func, kind, outside)
+    if found is not None:
+        checks = tuple(outside.pins.values()) if found.pure or found.unordered else ()
+        return replace(found, assumes=checks, held=tuple(outside.held) if found.pure else ())
+    analysis = Analysis(returned, trusting=trusting)
+    found = _interpreted(analysis, func, given)
+    if analysis.readings is not None:
+        _replays.keep(func, kind, replace(found, assumes=(), held=()), analysis.readings.values())
+    return found
 
 
-def _judged(func: Callable[..., Any], analysis: Analysis, given: Value) -> Verdict:
+def _interpreted(analysis: Analysis, func: Callable[..., Any], given: Value) -> Verdict:
     core = func
     while type(core) is functools.partial:
         core = core.func
@@ -134,6 +146,7 @@ def _judged(func: Callable[..., Any], analysis: Analysis, given: Value) -> Verdi
     except Impure as problem:
         return Verdict(False, problem.reason, None, problem.where or where)
     except Exception as error:  # an unforeseen shape of code must cost an optimization, not the call
+        analysis.readings = None  # may be different next time
         return Verdict(False, f"could not be analysed ({type(error).__name__}: {error})", None, where)
     keys = None if analysis.escaped else frozenset(analysis.keys)
     reads = "reads its argument" if keys is None else f"reads {', '.join(sorted(keys))}" if keys else "reads no key"
@@ -196,11 +209,8 @@ def _parameters(
     positional = code.co_varnames[: code.co_argcount]
     by_name = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
     values: dict[str, Value] = {}
-    defaults = func.__defaults__ or ()
-    for name, default in zip(positional[len(positional) - len(defaults) :], defaults, strict=True):
-        values[name] = analysis.default(name, default)
-    for name, default in (func.__kwdefaults__ or {}).items():
-        values[name] = analysis.default(name, default)
+    for name, _ in defaults(func):
+        values[name] = analysis.default(func, name)
     for name in (*positional, *by_name):
         if name == "config" and analysis.reads is not None:  # what is called again gets the same one
             values[name] = SHARED

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import weakref
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import FunctionType
@@ -25,8 +24,6 @@ from fineflow.adapters.langchain.kernels.common import LeftToStock, plain
 from fineflow.adapters.langchain.lowering.declared import functions_of
 from fineflow.adapters.langchain.lowering.list_functions import judged
 
-_trusting: weakref.WeakKeyDictionary[Any, Verdict] = weakref.WeakKeyDictionary()
-
 
 def packaged(func: Any) -> bool:
     """Returns True for a function that an installed package defines."""
@@ -40,12 +37,7 @@ def reads_only(func: Any) -> bool:
     """Returns True for a package's function that changes nothing, whatever models it makes."""
     if not packaged(func):
         return False
-    if judged(func).pure:
-        return True
-    found = _trusting.get(func)
-    if found is None or not found.still_holds():
-        found = _trusting[func] = trusting_models(func)
-    return found.pure
+    return judged(func).pure or trusting_models(func).pure
 
 
 def judged_generator(step: RunnableGenerator[Any, Any]) -> Verdict:
