@@ -60,6 +60,7 @@ def optimize(
     objective: str | None = None,
     across_nodes: bool = False,
     cache: str | None = None,
+    waste: float | None = None,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -72,12 +73,23 @@ def optimize(
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust``, ``objective`` or ``cache``,
-    or if ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later,
-    from a call that cannot be planned.
+    positive number, if ``verify`` or ``waste`` is not a share from 0 to 1, for an unknown ``trust``, ``objective`` or
+    ``cache``, or if ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object,
+    and later, from a call that cannot be planned.
     """
     options = Options(
-        passes, strict, assume_pure, eager, timeout, max_concurrency, trust, verify, objective, across_nodes, cache
+        passes,
+        strict,
+        assume_pure,
+        eager,
+        timeout,
+        max_concurrency,
+        trust,
+        verify,
+        objective,
+        across_nodes,
+        cache,
+        waste,
     )
     if disabled():
         return obj
@@ -181,7 +193,7 @@ def _explained(
         stock=tuple(entry for entry in entries if entry not in ahead) if ahead else (),
         forecasts=Forecasts.of(shown.p_graph, shown.e_graph),
         trace=trace,
-        remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)),
+        remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)) + _in_vain(last),
         advice=said,
         verified=_verified(framework, shown, options) if ahead else "",
         visits=framework.visits(shown),
@@ -191,6 +203,11 @@ def _explained(
             for name, part in framework.parts(obj, shown).items()
         ),
     )
+
+
+def _in_vain(last: Summary | None) -> tuple[str, ...]:
+    """Says which requests of the last call were in vain."""
+    return () if last is None else tuple(f"in the last run, {said}" for said in last.in_vain)
 
 
 def _verified(framework: Framework, plan: Plan, options: Options) -> str:

@@ -67,7 +67,8 @@ class Optimized(Planned):
 
     def _self_plan(self, invocation: Any) -> Plan | None:
         plan = super()._self_plan(invocation)
-        if plan is None and several(invocation.query) and invocation.plannable and not repeating.get():
+        ahead = self._self_options.waste != 0 and not repeating.get()
+        if plan is None and several(invocation.query) and invocation.plannable and ahead:
             return self._self_current(invocation.way)  # several texts for one vector are embedded concurrently
         return plan
 

@@ -60,7 +60,9 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
         return
     if foreign and not p.params.get("pairwise"):  # those are measured per score
         costs.observe(p.engine or "", p.op, None, now - begun - paused, p.name)
-    told(p.component, result, None if held is None else held.writing)
+    tokens = told(p.component, result, None if held is None else held.writing)
+    if entry.request is not None:
+        entry.request.tokens = tokens
     entry.finish(result)
     run.call.claims.forget(p.leaf, entry)
 
