@@ -206,8 +206,12 @@ def _explained(
 
 
 def _in_vain(last: Summary | None) -> tuple[str, ...]:
-    """Says which requests of the last call were in vain."""
-    return () if last is None else tuple(f"in the last run, {said}" for said in last.in_vain)
+    """Says which requests of the last call were in vain, and why."""
+    if last is None:
+        return ()
+    why = f"the call ended with {last.error}" if last.error else "the call did not take them"
+    counted = {model: "1 request" if n == 1 else f"{n} requests" for model, n in sorted(last.in_vain.items())}
+    return tuple(f"in the last run, {number} to {model} in vain: {why}" for model, number in counted.items())
 
 
 def _verified(framework: Framework, plan: Plan, options: Options) -> str:

@@ -36,7 +36,6 @@ from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.admission import log
-from fineflow.runtime.queues.in_vain import named
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.proxy import Planned
@@ -222,9 +221,9 @@ class Session:
 
     def _over(self, summary: Summary, call: Call | None, error: BaseException | None) -> None:
         if call is not None and call.account is not None and call.account.in_vain and self._outermost:
-            summary = replace(summary, in_vain=call.account.said(error))
-            fields = {"event": "in vain", "requests": dict(call.account.in_vain), "error": named(error)}
-            log.debug("requests in vain", extra=fields)
+            in_vain, kind = dict(call.account.in_vain), "" if error is None else type(error).__name__
+            summary = replace(summary, in_vain=in_vain, error=kind)
+            log.debug("requests in vain", extra={"event": "in vain", "requests": in_vain, "error": kind})
         self._planned._self_last = summary
         if recording.recorders:
             self._record(summary)

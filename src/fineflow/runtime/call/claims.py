@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import TracebackType
@@ -254,8 +254,8 @@ class Summary:
     claimed: results of the graph that stock took. missed: calls of stock without a matching entry. unclaimed:
     results of the graph that stock never took. surprises: failures while running ahead, shortened. broken: those of
     them that were neither a component's failure nor a decision to leave something to stock; if the call succeeded
-    they are bugs of fineflow. trace: times of each step. in_vain: requests that were sent ahead and that stock did not
-    take, by model, with the reason; only of outermost calls.
+    they are bugs of fineflow. trace: times of each step. in_vain: number of requests that were sent ahead and that
+    stock did not take, by model; of outermost calls. error: name of the kind of error with which these ended.
     """
 
     claimed: int = 0
@@ -264,7 +264,8 @@ class Summary:
     surprises: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     trace: Trace | None = field(default=None, compare=False, repr=False)
-    in_vain: tuple[str, ...] = ()
+    in_vain: Mapping[str, int] = field(default_factory=dict)
+    error: str = ""
 
 
 def equal(left: Any, right: Any) -> bool:

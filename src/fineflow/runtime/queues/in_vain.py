@@ -54,13 +54,6 @@ class Account:
         """True if one more request may be sent ahead."""
         return all(bound.room for bound in self.bounds)
 
-    def said(self, error: BaseException | None) -> tuple[str, ...]:
-        """Returns a line for each model, for people. error: with which the call has ended."""
-        with _lock:
-            found = sorted(self.in_vain.items())
-        why = "the call did not take them" if error is None else f"the call ended with {named(error)}"
-        return tuple(f"{'1 request' if n == 1 else f'{n} requests'} to {name} in vain: {why}" for name, n in found)
-
     def own(self) -> None:
         """Counts a request that stock makes itself."""
         if self.bounds:
@@ -77,11 +70,6 @@ class Account:
 
 account: ContextVar[Account | None] = ContextVar("fineflow_account", default=None)
 """Of the outermost call of an optimized object around the current code, or of one in it with a lower bound."""
-
-
-def named(error: BaseException | None) -> str:
-    """Returns the name of the kind of error with which a call has ended; "" for none."""
-    return "" if error is None else type(error).__name__
 
 
 def own() -> None:
