@@ -32,6 +32,7 @@ from fineflow.runtime.events import now
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.provider_caches import beginning_of
 
 _SHOWN = 200  # characters of a surprise that are kept
 
@@ -362,6 +363,8 @@ class Execution(Values):
             if p.component is not None:
                 again = p.op not in (Op.CALL, Op.TOOL)  # stock calls functions of the user's as often as without us
                 made.ahead = HeldBack(p.component, wanted=entry.for_stock, repeatable=again)
+                if p.meta.get("foreign"):  # else the queue of its engine decides
+                    made.ahead.beginning = beginning_of(entry.key)
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:
