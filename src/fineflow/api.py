@@ -61,6 +61,7 @@ def optimize(
     across_nodes: bool = False,
     cache: str | None = None,
     stream_answers: bool = False,
+    waste: float | None = None,
 ) -> T:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
@@ -73,9 +74,9 @@ def optimize(
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
     Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, if ``verify`` is not a share from 0 to 1, for an unknown ``trust``, ``objective`` or ``cache``,
-    or if ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object, and later,
-    from a call that cannot be planned.
+    positive number, if ``verify`` or ``waste`` is not a share from 0 to 1, for an unknown ``trust``, ``objective`` or
+    ``cache``, or if ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object,
+    and later, from a call that cannot be planned.
     """
     options = Options(
         passes=passes,
@@ -90,6 +91,7 @@ def optimize(
         across_nodes=across_nodes,
         cache=cache,
         stream_answers=stream_answers,
+        waste=waste,
     )
     if disabled():
         return obj
@@ -198,7 +200,7 @@ def _explained(
         stock=tuple(entry for entry in entries if entry not in ahead) if ahead else (),
         forecasts=Forecasts.of(shown.p_graph, shown.e_graph),
         trace=trace,
-        remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)),
+        remarks=tuple(dict.fromkeys(remark for each in plans for remark in each.remarks)) + _in_vain(last),
         advice=said,
         verified=_verified(framework, shown, options) if ahead else "",
         visits=framework.visits(shown),
@@ -208,6 +210,15 @@ def _explained(
             for name, part in framework.parts(obj, shown).items()
         ),
     )
+
+
+def _in_vain(last: Summary | None) -> tuple[str, ...]:
+    """Says which requests of the last call were in vain, and why."""
+    if last is None:
+        return ()
+    why = f"the call ended with {last.error}" if last.error else "the call did not take them"
+    counted = {model: "1 request" if n == 1 else f"{n} requests" for model, n in sorted(last.in_vain.items())}
+    return tuple(f"in the last run, {number} to {model} in vain: {why}" for model, number in counted.items())
 
 
 def _verified(framework: Framework, shown: Plan, options: Options) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from fineflow.cost_model.serial import stock_order
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, printable, wrap
+from fineflow.observe.bill import expected
 from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, predicted
 from fineflow.observe.mermaid import to_html, to_mermaid
 from fineflow.observe.plan_page import STOCK, Section, calls, opaque, sections, stays, works
@@ -120,11 +121,12 @@ class Explanation:
 
     @property
     def timing(self) -> tuple[Section, ...]:
-        """Returns tables of where the time goes: predicted paths, runs of steps, limits, and the measured last call."""
+        """Returns tables of time and cost: predicted paths, runs of steps, limits, requests, and the last call."""
         stock = self.entries if self.fallback else self.stock
         table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
         last = measured(self.trace, self.forecasts) if self.trace is not None else ()
-        return (*([table] if table is not None else []), *forecasts(self.visits), *_limited(self.limits), *last)
+        before = *([table] if table is not None else []), *forecasts(self.visits), *_limited(self.limits)
+        return (*before, *expected(self.p_graph), *last)
 
     @property
     def _marks(self) -> tuple[Marks, Marks]:

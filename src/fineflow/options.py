@@ -38,12 +38,15 @@ class Options:
         a model. See docs/cost.md.
     stream_answers: ask chat models of providers for a stream where stock's ``invoke`` asks for the whole answer: calls
         of tools, and items of lists, are used while the model writes the next. See docs/langchain.md.
+    waste: largest share of the object's requests, from 0 to 1, that may be sent in vain: ahead of stock, which then
+        never makes them, as a step before fails or a call is left early. 0: none, calls run as stock. None, or 1: no
+        bound. See docs/cost.md.
     verify: share of the calls, from 0 to 1, that are run again on stock when they have ended, in the background; the
         answers are compared, and a difference is reported. Or a :class:`fineflow.Verify`. None: no call. See
         docs/verify.md.
 
     Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout or max_concurrency that is not a
-    positive number, for an unknown ``trust``, ``objective`` or ``cache``, and for a share that is not from 0 to 1;
+    positive number, for an unknown ``trust``, ``objective`` or ``cache``, and for shares that are not from 0 to 1;
     TypeError for a switch that is neither True nor False.
     """
 
@@ -59,6 +62,7 @@ class Options:
     across_nodes: bool = False
     cache: str | None = None
     stream_answers: bool = False
+    waste: float | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
@@ -68,6 +72,10 @@ class Options:
             raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')
         if self.cache not in (None, "warm", "ignore"):
             raise ValueError(f'cache is "warm" or "ignore", or None; got {self.cache!r}')
+        share: Any = self.waste
+        number = isinstance(share, (int, float)) and not isinstance(share, bool)
+        if share is not None and not (number and 0 <= share <= 1):
+            raise ValueError(f"waste is a share of requests from 0 to 1, or None for no bound; got {share!r}")
         if wrong := wrong_objective(self.objective):
             raise ValueError(f"objective is {wrong}")
         object.__setattr__(self, "verify", settings(self.verify))

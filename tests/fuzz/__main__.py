@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import fuzz_compare
 import fuzz_forks
 from fuzz_forks import Result, results
 from fuzz_minimize import minimized
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--also", type=int, nargs="*", default=[], metavar="SEED", help="of other programs")
     parser.add_argument("--minimize", type=int, default=10, help="so many of the programs that differ")
     parser.add_argument("--together", type=int, default=TOGETHER, help="programs that one process runs")
+    parser.add_argument("--waste", type=float, help="share of requests that may be in vain; 0: also behind a failure")
     parser.add_argument("--show", action="store_true", help="print the programs, and run nothing")
     parser.add_argument("--report", type=Path, help="a file that the failing programs are written to")
     options = parser.parse_args(arguments)
@@ -43,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     print(f"seed {first}, {len(programs)} programs", flush=True)
     warnings.simplefilter("ignore")
+    fuzz_compare.WASTE = options.waste
     fuzz_forks.prepare()
     began, counts, failing = time.monotonic(), Counter[str](), list[Result]()
     for result in _all(programs, options.together):

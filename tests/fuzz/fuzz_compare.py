@@ -31,6 +31,7 @@ from fineflow.testing.leaks import left
 
 STATE = {"question": "Where is Paris?", "items": ["apple", "an egg", "ten eggs", "a"]}
 RUNS = 4
+WASTE: float | None = None  # of the optimized object
 COST = 0.4  # seconds of processor time that the optimized runs of a program may take more than stock's
 
 
@@ -91,7 +92,7 @@ def observed(code: types.CodeType, *, optimized: bool, turns: int = 1) -> list[R
     names = module.__dict__
     exec(code, names)
     app: Any = names["app"]
-    called = fineflow.optimize(app, strict=True, eager=True) if optimized else app
+    called = fineflow.optimize(app, strict=True, eager=True, waste=WASTE) if optimized else app
     runs = []
     for number in range(RUNS):
         if number == 2:
@@ -261,7 +262,8 @@ def differences(stock: list[Run], mine: list[Run]) -> list[Difference]:
         if fewer:
             note("missing requests", number, sorted(fewer.elements()), [])
         if more:
-            note("extra behind a failure" if one.failed else "extra requests", number, [], sorted(more.elements()))
+            may = one.failed and WASTE != 0
+            note("extra behind a failure" if may else "extra requests", number, [], sorted(more.elements()))
         if found.keys() - {"extra behind a failure"}:
             break  # what comes later follows from it
     gc.collect(0)

@@ -89,3 +89,26 @@ def test_prices(priced: None) -> None:
 def test_wrong_prices(table: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         fineflow.prices(table)
+
+
+def test_a_plan_tells_what_a_call_is_going_to_cost(priced: None) -> None:
+    app = chain("priced and planned")
+    assert "Requests of one call" not in str(fineflow.explain(app))  # nothing is known of its tokens yet
+    fineflow.optimize(app, strict=True).invoke({"x": 1})
+    fineflow.prices({"priced and planned": {"input": 10, "read": 1, "written": 12.5, "output": 30}})
+    ((_, columns, rows),) = [
+        each for each in fineflow.explain(app).timing if each[0].startswith("Requests of one call")
+    ]
+    tokens = "100", "2,000", "900", "50"
+    assert dict(zip(columns[:2], rows[0], strict=False)) == {"model": "priced and planned", "requests": "2"}
+    assert rows == (("priced and planned", "2", *tokens, "0.01575", "0.0315"),)
+
+
+def test_a_timeline_has_a_line_for_each_model(priced: None) -> None:
+    fineflow.prices({"on a timeline": {"input": 10, "read": 1, "written": 12.5, "output": 30}})
+    app = fineflow.optimize(chain("on a timeline"), strict=True)
+    with fineflow.record() as recording:
+        app.invoke({"x": 1})
+    page = recording.timeline().html()
+    assert "on a timeline: 2 requests, tokens: 200 input, 4,000 read from the cache" in page
+    assert "cost: 0.0315" in page

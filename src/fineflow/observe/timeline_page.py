@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from fineflow.observe.bill import billed
 from fineflow.observe.timeline_style import PALETTE, STYLE
 from fineflow.observe.tracks import OWN, Track, duration, lanes, names, nice_step, rows
 from fineflow.observe.verdict import compared, together, verdict
@@ -90,7 +91,8 @@ def _track(track: Track, shown: Sequence[str], axis: _Axis, first: Track | None)
     drawn = "".join(_lane(lane, track, shown, critical, axis, marks) for lane in axis.lanes)
     drawn = drawn or f'<div class="row"><div class="lane">nothing recorded</div><div class="plot">{marks}</div></div>'
     told = duration(track.total) if first is None else escape(verdict(track, first))
-    remark = f"<p>{escape(track.remark)}</p>" if track.remark else ""
+    said = [*filter(None, [track.remark]), *billed(track)]
+    remark = "".join(f"<p>{escape(each)}</p>" for each in said)
     return (
         f"<section><h2>{escape(track.name)} <small>{told}</small></h2>{remark}"
         f'<div class="scroll"><div class="wide">{drawn}'

@@ -17,6 +17,7 @@ _MILLION = 1_000_000
 _lock = threading.Lock()
 _prices: dict[str, dict[str, float]] = {}
 _used: dict[str, Usage] = {}
+_in_vain: dict[str, Usage] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,9 @@ class Usage:
 
     def __add__(self, other: Usage) -> Usage:
         return Usage(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+
+    def __sub__(self, other: Usage) -> Usage:
+        return Usage(*(getattr(self, each.name) - getattr(other, each.name) for each in fields(self)))
 
     @classmethod
     def of(cls, tokens: Tokens) -> Usage:
@@ -103,5 +107,23 @@ def used() -> dict[str, Usage]:
         return dict(_used)
 
 
+def count_vain(model: str, tokens: Tokens | None) -> None:
+    """Counts a request that was sent in vain. tokens: None if it was ended before it told any."""
+    usage = Usage(1) if tokens is None else Usage.of(tokens)
+    with _lock:
+        _in_vain[model] = _in_vain.get(model, Usage()) + usage
+
+
+def in_vain() -> dict[str, Usage]:
+    """Returns the requests of this process that were sent in vain by model, as ``used``; all of them count."""
+    with _lock:
+        return dict(_in_vain)
+
+
+def _reset() -> None:
+    _used.clear()
+    _in_vain.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_used.clear)
+    os.register_at_fork(after_in_child=_reset)

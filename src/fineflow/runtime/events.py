@@ -39,7 +39,8 @@ class Interval:
     origin: label set by ``labelled()`` around the call that caused it ("" outside). call: number of the recorded call
     that it was for (``runtime.recording``; 0: none). kind: operation (an ``Op``'s value), "" if the label tells it.
     note: anything else that is worth showing. together: items of the whole batch. tokens: of an LLM's request, if
-    known. stamp: of the run of a primitive that it was for (``runtime.call.trace``; None: stock's own).
+    known. stamp: of the run of a primitive that it was for (``runtime.call.trace``; None: stock's own). model: name of
+    the model that the tokens are of, if it is not that of the engine.
     """
 
     lane: str
@@ -56,6 +57,7 @@ class Interval:
     together: int = 1
     tokens: Tokens | None = None
     stamp: Any = None
+    model: str = ""
 
 
 class Meter(Protocol):

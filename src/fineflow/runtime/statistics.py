@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from fineflow.protocols import CacheStatistics, Measured
-from fineflow.runtime.bill import Usage, used
+from fineflow.runtime.bill import Usage, in_vain, used
 from fineflow.runtime.queues.admission import log, process_admission
 from fineflow.runtime.reruns import DIFFERENT, EQUAL, UNSTEADY, VerificationStatistics, reruns
 
@@ -89,12 +89,15 @@ class Statistics:
     """Snapshot of this process; figures count from its start, or from the fork that created it.
 
     models: tokens of the requests that plans of optimized objects know of, by model, where answers tell them.
+    in_vain: requests ahead that stock never took, by model (or class of another component): all of them count, their
+    tokens where answers came and told them. ``models`` has these tokens, too.
     """
 
     queries: QueryStatistics
     engines: Mapping[str, EngineStatistics]
     verification: VerificationStatistics = field(default_factory=VerificationStatistics)
     models: Mapping[str, Usage] = field(default_factory=dict)
+    in_vain: Mapping[str, Usage] = field(default_factory=dict)
 
     def prometheus(self) -> str:
         """Returns the snapshot in Prometheus' text exposition format, version 0.0.4."""
@@ -117,6 +120,7 @@ class Statistics:
         if self.verification != VerificationStatistics():
             lines.append(str(self.verification))
         lines += [usage.line(model) for model, usage in self.models.items()]
+        lines += [f"in vain: {usage.line(model)}" for model, usage in self.in_vain.items()]
         return "\n".join(lines)
 
 
@@ -247,7 +251,8 @@ def statistics() -> Statistics:
             caches.setdefault(name, []).append(cache)
     names = sorted(tallies.keys() | queues.keys() | caches.keys())
     engines = {name: _engine(name, tallies.get(name, []), queues.get(name, []), caches.get(name, [])) for name in names}
-    return Statistics(queries, MappingProxyType(engines), reruns().statistics(), MappingProxyType(used()))
+    usage = MappingProxyType(used()), MappingProxyType(in_vain())
+    return Statistics(queries, MappingProxyType(engines), reruns().statistics(), *usage)
 
 
 def _engine(

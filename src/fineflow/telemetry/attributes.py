@@ -124,6 +124,9 @@ def _work(step: Step) -> Attributes:
         found["gen_ai.usage.input_tokens"] = tokens.prompt
         found["gen_ai.usage.output_tokens"] = tokens.decoded
         found["gen_ai.usage.cache_read.input_tokens"] = tokens.cached
+        for name, count in (("cache_creation.input", tokens.written), ("reasoning.output", tokens.reasoning)):
+            if count:
+                found[f"gen_ai.usage.{name}_tokens"] = count
     return found
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fineflow.runtime.events import Tokens
+from fineflow.telemetry.attributes import MODEL, OPERATION, PROVIDER, of_step
 from fineflow.telemetry.finished import FinishedCall
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -17,7 +19,7 @@ class Metric:
 
     name: in OpenTelemetry. exposed: in Prometheus, the same as in ``Statistics.prometheus()`` where that has it; a
     counter gets ``_total`` there. labels: names of its attributes, without the prefix ``fineflow.`` that they have in
-    OpenTelemetry.
+    OpenTelemetry if they are no names of its conventions (``gen_ai.…``).
     """
 
     name: str
@@ -95,11 +97,28 @@ TOKENS = Metric(
     "fineflow_engine_tokens",
     "counter",
     "{token}",
-    "Tokens of requests in calls: input, those of them that were cached, and output.",
+    "Tokens of requests in calls: input, those of them that were cached or written to a cache, output, reasoning.",
     ("engine", "type"),
 )
+USAGE = Metric(
+    "gen_ai.client.token.usage",
+    "gen_ai_client_token_usage",
+    "histogram",
+    "{token}",
+    "Tokens of a request to a model: of its prompt (input), and of its answer (output).",
+    (OPERATION, PROVIDER, MODEL, "gen_ai.token.type"),
+    tuple(4.0**i for i in range(14)),
+)
+IN_VAIN = Metric(
+    "fineflow.requests.in_vain",
+    "fineflow_requests_in_vain",
+    "counter",
+    "{request}",
+    "Requests that were sent ahead, and whose results the framework did not take.",
+    ("model",),
+)
 
-METRICS = (RUNNING, CALLS, SAVED, CLAIMS, FAILURES, WAITS, RUNS, BATCHES, FAILED, TOKENS)
+METRICS = (RUNNING, CALLS, SAVED, CLAIMS, FAILURES, WAITS, RUNS, BATCHES, FAILED, TOKENS, USAGE, IN_VAIN)
 
 
 Added = tuple[Metric, float, tuple[str, ...]]
@@ -133,8 +152,24 @@ def of_call(call: FinishedCall) -> Iterator[Added]:
     tokens: dict[tuple[str, str], int] = {}
     for interval in call.call.intervals:
         if (found := interval.tokens) is not None:
-            for kind, count in (("input", found.prompt), ("cached", found.cached), ("output", found.decoded)):
+            for kind, count in zip(_KINDS, _counts(found), strict=True):
                 tokens[interval.lane, kind] = tokens.get((interval.lane, kind), 0) + count
     for labels, count in tokens.items():
         if count:
             yield TOKENS, count, labels
+    for step in call.everything():
+        about = of_step(step)[1]
+        named = tuple(str(about.get(name, "")) for name in (OPERATION, PROVIDER, MODEL))
+        for each in (work.tokens for work in step.work if work.tokens is not None and named[-1]):
+            yield USAGE, each.prompt, (*named, "input")
+            yield USAGE, each.decoded, (*named, "output")
+    for graph in call.call.graphs:
+        for model, number in graph.summary.in_vain.items():
+            yield IN_VAIN, number, (model,)
+
+
+_KINDS = ("input", "cached", "written", "output", "reasoning")
+
+
+def _counts(tokens: Tokens) -> tuple[int, ...]:
+    return tokens.prompt, tokens.cached, tokens.written, tokens.decoded, tokens.reasoning

@@ -60,7 +60,8 @@ class OpenTelemetry:
             self._add(metric, value, labels)
 
     def _add(self, metric: Metric, value: float, labels: Sequence[str]) -> None:
-        named = {f"fineflow.{name}": label for name, label in zip(metric.labels, labels, strict=True)}
+        names = (name if "." in name else f"fineflow.{name}" for name in metric.labels)
+        named = {name: label for name, label in zip(names, labels, strict=True) if label or "gen_ai" not in name}
         instrument = self._instruments[metric]
         if metric.kind == "histogram":
             instrument.record(value, named)

@@ -64,7 +64,8 @@ class Prometheus:
 
 
 def _instrument(metric: Metric, registry: Any) -> Any:
-    about: dict[str, Any] = {"labelnames": metric.labels, "registry": registry}
+    labels = [name.replace(".", "_") for name in metric.labels]
+    about: dict[str, Any] = {"labelnames": labels, "registry": registry}
     if metric.kind == "counter":
         return prometheus_client.Counter(metric.exposed, metric.text, **about)
     if metric.kind == "gauge":  # a worker that has died does not count

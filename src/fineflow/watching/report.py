@@ -72,17 +72,21 @@ class AppReport:
 class Report:
     """What a handler has seen so far, the app with the largest predicted saving first.
 
-    models: tokens of all requests, by model, where answers tell them; of LangChain's models.
+    models: tokens of all requests, by model, where answers tell them; of LangChain's models. in_vain: requests that
+    optimized objects of the process have sent in vain meanwhile, by model.
     """
 
     apps: tuple[AppReport, ...]
     models: Mapping[str, Usage] = field(default_factory=dict)
+    in_vain: Mapping[str, Usage] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, apps: Iterable[App], models: Mapping[str, Usage] | None = None) -> Report:
+    def of(
+        cls, apps: Iterable[App], models: Mapping[str, Usage] | None = None, in_vain: Mapping[str, Usage] | None = None
+    ) -> Report:
         found = [_of_app(app) for app in apps]
         found = [each for each in found if each.taken] or found  # embedding models, for one, are called by themselves
-        return cls(tuple(sorted(found, key=lambda each: each.optimized_s - each.now_s)), models or {})
+        return cls(tuple(sorted(found, key=lambda each: each.optimized_s - each.now_s)), models or {}, in_vain or {})
 
     def __str__(self) -> str:
         return self.to_text()
@@ -92,12 +96,13 @@ class Report:
         if not self.apps:
             return "No call has ended yet: attach the handler to calls, config={'callbacks': [handler]}."
         parts = [(each.headline, *each.what) for each in self.apps]
-        parts += [self._lines()] if self.models else []
+        parts += [self._lines()] if self.models or self.in_vain else []
         said = ("\n".join(line for text in part for line in wrap("", [text], "    ", width)) for part in parts)
         return printable("\n\n".join(said))
 
     def _lines(self) -> tuple[str, ...]:
-        return tuple(usage.line(model) for model, usage in self.models.items())
+        vain = (f"in vain: {usage.line(model)}" for model, usage in self.in_vain.items())
+        return (*(usage.line(model) for model, usage in self.models.items()), *vain)
 
     def to_json(self) -> str:
         """Returns the report as JSON: a list of apps, see ``AppReport`` for the keys."""

@@ -16,6 +16,7 @@ from fineflow.adapters.inner_calls.dry_calls import Door, DryCalls, inside, pred
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, active, watching
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.registry import is_optimized
+from fineflow.runtime import bill
 from fineflow.runtime.bill import Usage
 from fineflow.runtime.events import Tokens, now
 from fineflow.watching.fitted import fitted
@@ -58,6 +59,7 @@ class Watcher:
         self._apps: dict[Any, App] = {}
         self._alive: dict[Any, Any] = {}
         self._models: dict[str, Usage] = {}
+        self._vain_before = bill.in_vain()
         self._plans: dict[int, tuple[weakref.ref[Any], Plan | None]] = {}
         self._dry = self._predictions()
 
@@ -72,7 +74,7 @@ class Watcher:
 
     def report(self) -> Report:
         """Returns what was seen so far, and what would be gained: prints as text; ``to_html()``, ``to_json()``."""
-        return Report.of(self.apps, self.models)
+        return Report.of(self.apps, self.models, self.in_vain)
 
     @property
     def apps(self) -> list[App]:
@@ -85,8 +87,15 @@ class Watcher:
         with self._lock:
             return dict(self._models)
 
+    @property
+    def in_vain(self) -> dict[str, Usage]:
+        """Requests that optimized objects of this process have sent in vain since the handler was made, by model."""
+        counted = {model: usage - self._vain_before.get(model, Usage()) for model, usage in bill.in_vain().items()}
+        return {model: usage for model, usage in counted.items() if usage.requests}
+
     def clear(self) -> None:
         """Forgets what was seen."""
+        self._vain_before = bill.in_vain()
         self._apps.clear()
         self._alive.clear()
         with self._lock:

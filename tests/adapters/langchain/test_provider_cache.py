@@ -7,19 +7,30 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from benchmarks.prompt_cache import (
+    EIGHT,
+    LONG,
+    agent,
+    asking,
+    contextual_retrieval,
+    evaluation,
+    extraction,
+    fusion,
+    judges,
+    map_reduce,
+    rubric,
+)
 from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import RunnableLambda
 
 import fineflow
 from fineflow.testing import virtual
 
 WRITE, READ, BLOCK, LEAST, KEPT = 1.25, 0.1, 128, 1024, 300.0
-LONG = "A sentence of the document. " * 400  # 2,800 tokens
-EIGHT = list(range(8))
 
 
 @fineflow.external
@@ -66,82 +77,6 @@ class Billing(BaseChatModel):
         usage["input_token_details"] = {"cache_read": read, "cache_creation": written}
         answer = AIMessage(content="yes", usage_metadata=usage if self.tells else None)
         return ChatResult(generations=[ChatGeneration(message=answer)])
-
-
-def asking(model: Any, system: str, human: str = "{x}") -> Runnable[Any, str]:
-    return ChatPromptTemplate.from_messages([("system", system), ("human", human)]) | model | StrOutputParser()
-
-
-def loop(model: Any, system: str) -> Runnable[Any, Any]:
-    ask = asking(model, system)
-
-    async def each(items: list[int]) -> list[str]:
-        return [await ask.ainvoke({"x": x}) for x in items]
-
-    return RunnableLambda(each)
-
-
-def contextual_retrieval(model: Any) -> Runnable[Any, Any]:
-    return loop(model, LONG + "Situate the chunk.")
-
-
-def rubric(model: Any) -> Runnable[Any, Any]:
-    return loop(model, "The rubric. " * 600)
-
-
-def map_reduce(model: Any) -> Runnable[Any, Any]:
-    ask, reduce = asking(model, LONG), asking(model, "Reduce.")
-
-    async def each(items: list[int]) -> str:
-        found = [await ask.ainvoke({"x": x}) for x in items]
-        return await reduce.ainvoke({"x": " ".join(found)})
-
-    return RunnableLambda(each)
-
-
-def agent(model: Any) -> Runnable[Any, Any]:
-    async def turns(items: list[int]) -> str:
-        messages: list[BaseMessage] = [SystemMessage(LONG)]
-        for x in items:
-            messages += [HumanMessage(str(x)), await model.ainvoke(messages)]
-        return str(len(messages))
-
-    return RunnableLambda(turns)
-
-
-def fusion(model: Any) -> Runnable[Any, Any]:
-    short, answer = asking(model, "Search."), asking(model, LONG)
-
-    async def each(items: list[int]) -> str:
-        found = [await short.ainvoke({"x": x}) for x in items[:4]]
-        return await answer.ainvoke({"x": " ".join(found)})
-
-    return RunnableLambda(each)
-
-
-def extraction(model: Any) -> Runnable[Any, Any]:
-    chain: Runnable[Any, Any] = RunnableLambda(lambda items: {"x": len(items)})
-    for field in ("name", "date", "place", "sum", "party"):
-        chain = chain | RunnablePassthrough.assign(**{field: asking(model, LONG + "{x}", field)})
-    return chain
-
-
-def judges(model: Any) -> Runnable[Any, Any]:
-    panel = {name: asking(model, LONG, name + " {x}") for name in ("strict", "kind", "dry")}
-    return RunnableParallel(**panel)
-
-
-def evaluation(model: Any) -> Runnable[Any, Any]:
-    grade, explain = asking(model, LONG + "Grade."), asking(model, LONG + "Explain.")
-
-    async def each(items: list[int]) -> list[str]:
-        rows = []
-        for x in items:
-            rows.append(await grade.ainvoke({"x": x}))
-            rows.append(await explain.ainvoke({"x": x}))
-        return rows
-
-    return RunnableLambda(each)
 
 
 # Seconds in stock, together, and with the first one ahead of the others.

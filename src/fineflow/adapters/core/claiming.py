@@ -22,6 +22,7 @@ from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.component_calls import StreamedCall
 from fineflow.runtime.queues.held_back import HeldBack
+from fineflow.runtime.queues.in_vain import Request
 from fineflow.runtime.queues.own_requests import OwnCall, amade, made
 
 T = TypeVar("T")
@@ -188,6 +189,8 @@ class Claiming:
             if isinstance(entry.error, asyncio.CancelledError) and claims.closed:
                 return entry, not (joined and entry.cut)
             if not entry.for_claims or not usable(entry):  # checked again: it may only now be known
+                if entry.request is not None:
+                    entry.request.vain(again=True)
                 return claims.own(leaf, wanted), True
         return entry, mine
 
@@ -339,11 +342,14 @@ class Claiming:
         call = self.call
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         for keys, work in works:
+            request = Request(self._component(leaf), call.account)
+            if not request.begin():
+                continue
             entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
             held = HeldBack(self._component(leaf)) if leaf in self.shadows.plan.objects else None
             task = call.task(_do(call, leaf, entries, work, held), 0, 0.0, leaf, None)
             for entry in entries:
-                entry.worker, entry.task = Side.GRAPH, task
+                entry.worker, entry.task, entry.request = Side.GRAPH, task, request
                 entry.running()
             begun.append((entries, task))
         return begun
@@ -353,6 +359,8 @@ class Claiming:
             left = [entry for entry in entries if not entry.for_stock]
             for entry in left:
                 entry.for_stock = True  # nobody's any more
+                if entry.request is not None:
+                    entry.request.vain()
                 self.call.claims.forget(leaf, entry)
             if len(left) == len(entries):
                 task.cancel()

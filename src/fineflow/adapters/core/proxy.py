@@ -31,7 +31,7 @@ from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.bridge import AbandonableStream
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
-from fineflow.runtime.queues import provider_caches
+from fineflow.runtime.queues import in_vain, provider_caches
 from fineflow.runtime.queues.admission import limits_in_force
 from fineflow.runtime.queues.component_calls import limit_changes
 from fineflow.runtime.queues.registry import queues_in_use
@@ -61,6 +61,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         self._self_components: dict[int, Planned] = {}
         self._self_last: Summary | None = None  # of the call that ended last: statistics, no values
         self._self_verifies = options.verify is not None
+        self._self_waste = None if options.waste in (None, 1) else in_vain.Bound(options.waste or 0.0)
         self._self_merges = changes_nothing(options)  # in functions of another optimized object, calls are that one's
         self._self_verdicts: dict[int, tuple[Plan, Verdict]] = {}  # by the id of the plan
         installers.look()
@@ -120,11 +121,13 @@ class Planned(wrapt.ObjectProxy[Any]):
         """Returns the plan that a call follows; None if it goes to the user's object."""
         if not invocation.plannable or (invocation.sync and on_engine_loop()) or repeating.get():
             return None  # a sync call on the engines' loop may not wait; what is repeated is stock's
+        if self._self_options.waste == 0:
+            return None  # whatever stock does before a request may fail, or be interrupted
         return self._self_followed(self._self_current(invocation.way), invocation)
 
     async def _self_aplan(self, invocation: Invocation) -> Plan | None:
         """``_self_plan`` for coroutines: a plan that is not there yet is made in a thread."""
-        if not invocation.plannable or repeating.get():
+        if not invocation.plannable or repeating.get() or self._self_options.waste == 0:
             return None
         way = invocation.way
         if not self._self_known(way):
@@ -232,6 +235,11 @@ class Planned(wrapt.ObjectProxy[Any]):
         plan = self._self_plans.get(invocation.way)
         if plan is not None:
             admission.mark(depth, plan.depth)
+        around, waste = in_vain.account.get(), self._self_waste
+        if around is None:
+            admission.mark(in_vain.account, in_vain.Account(*([] if waste is None else [waste])))
+        elif waste is not None and not any(bound.share <= waste.share for bound in around.bounds):
+            admission.mark(in_vain.account, in_vain.Account(*around.bounds, waste))
         return admission
 
     # Verification.

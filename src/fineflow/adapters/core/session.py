@@ -14,6 +14,7 @@ import itertools
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
+from fineflow.runtime.queues.admission import log
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.proxy import Planned
@@ -50,6 +52,7 @@ class Session:
         "_claiming",
         "_execution",
         "_invocation",
+        "_outermost",
         "_plan",
         "_planned",
         "_scope",
@@ -68,6 +71,7 @@ class Session:
         self._execution: Execution | None = None
         self._scope: Scope | None = None
         self._waits = False
+        self._outermost = True
 
     def start_ahead(self, loop: asyncio.AbstractEventLoop, finished: Callable[[Any], None]) -> bool:
         """Starts the graph before stock makes the call; ``in_thread`` or ``begin`` follow, or ``drop``.
@@ -177,7 +181,7 @@ class Session:
             return
         call = late.end()
         summary = late.summary() if call is None else lifecycle.close(call)
-        self._over(summary, report=kind is None)
+        self._over(summary, call, error)
 
     # For coroutines. No async context manager: its state would exist for each of thousands of waiting calls.
 
@@ -197,7 +201,7 @@ class Session:
         summary = late.summary() if call is None else call.close()
         if call is not None and call.tasks:
             await call.ended()
-        self._over(summary, report=error is None)
+        self._over(summary, call, error)
 
     # For both.
 
@@ -215,11 +219,15 @@ class Session:
             self._scope.discard(self)
         return late
 
-    def _over(self, summary: Summary, *, report: bool) -> None:
+    def _over(self, summary: Summary, call: Call | None, error: BaseException | None) -> None:
+        if call is not None and call.account is not None and call.account.in_vain and self._outermost:
+            in_vain, kind = dict(call.account.in_vain), "" if error is None else type(error).__name__
+            summary = replace(summary, in_vain=in_vain, error=kind)
+            log.debug("requests in vain", extra={"event": "in vain", "requests": in_vain, "error": kind})
         self._planned._self_last = summary
         if recording.recorders:
             self._record(summary)
-        if report:
+        if error is None:
             lifecycle.report(summary, self._planned.__wrapped__, self._planned._self_options.strict)
 
     def _record(self, summary: Summary) -> None:
@@ -251,6 +259,7 @@ class Session:
             return False
         admission.mark(under_way, claiming)
         self._call, self._claiming, self.runs = late, claiming, shadows.shadow
+        self._outermost = claiming.outer is None
         if ahead and plan.e_graph.primitives:
             self._execution = Execution(plan.e_graph, late.call(), invocation.inputs(), finished)
             self._waits = invocation.method in shadows.opens

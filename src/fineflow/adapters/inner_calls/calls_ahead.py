@@ -20,7 +20,8 @@ from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.held_back import HeldBack
-from fineflow.runtime.queues.own_requests import amade, made
+from fineflow.runtime.queues.in_vain import Request, account
+from fineflow.runtime.queues.own_requests import amade, made, told
 
 Finished = Callable[[Any], None]
 """Gets the result of a call, or a ``Failed``, on the loop of the call."""
@@ -100,8 +101,13 @@ class MethodAhead:
         self._of = getattr(method, "__self__", None)
         self._held = HeldBack(self._of)
         self._work: Submission[Any] | None = None
+        self._request: Request | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
+        self._request = Request(self._of, context.run(account.get))
+        if not self._request.begin():
+            return False
+
         async def work() -> Any:
             try:
                 await self.ready()
@@ -118,17 +124,22 @@ class MethodAhead:
             self._work.start()
         except Unreachable:
             self._work = None
+            self._request.vain()
         return self._work is not None
 
     async def ready(self) -> None:
         """Returns when the call may begin."""
 
     async def _made(self) -> Any:
+        assert self._request is not None
         await self._held.begin()
         failure: BaseException | None = None
         try:
             async with self._limit or nullcontext():
-                return await (self._call() if self._awaits else in_thread(self._call))
+                self._request.sent = True
+                result = await (self._call() if self._awaits else in_thread(self._call))
+            self._request.tokens = told(self._of, result, self._held.writing)
+            return result
         except BaseException as error:
             failure = error
             raise
@@ -139,7 +150,8 @@ class MethodAhead:
         return True
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
-        assert self._work is not None
+        assert self._work is not None and self._request is not None
+        self._request.take()
         self._held.want()
         try:
             with on_stop(self._work.cancel):
@@ -147,23 +159,32 @@ class MethodAhead:
         except Exception:
             if not self._held.refused:
                 raise
+        self._request.vain(again=True)
         return made(self._of, self._call)
 
     async def astock(self, invocation: Callable[[], Invocation]) -> Any:
-        assert self._work is not None
+        assert self._work is not None and self._request is not None
+        self._request.take()
         self._held.want()
         try:
             return await self._work.wait_async()
         except Exception:
             if not self._held.refused:
                 raise
+        self._request.vain(again=True)
         return await amade(self._of, self._call)
 
     def drop(self) -> None:
+        self._in_vain()
         if self._work is not None and not self._work.outcome.done():
             self._work.cancel()
 
+    def _in_vain(self) -> None:
+        if self._request is not None:
+            self._request.vain()
+
     async def adrop(self) -> None:
+        self._in_vain()
         if self._work is not None and not self._work.outcome.done():
             with suppress(Exception):  # nobody is interested any more
                 await self._work.stop_async()

@@ -44,6 +44,7 @@ from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.queues import in_vain
 
 _Limits = dict[asyncio.AbstractEventLoop, asyncio.Semaphore]
 _elsewhere: WeakKeyDictionary[asyncio.Semaphore, _Limits] = WeakKeyDictionary()
@@ -160,7 +161,7 @@ class InnerCalls:
             self._waiting = self._finder.look()
             if self._figures is not None:
                 self._figures.walked(self._finder)
-            if self.starts and not self._bounded():
+            if self.starts and not self._bounded() and not in_vain.bounded():
                 for embeddings, texts in self._finder.texts:
                     self.vectors.begin(embeddings, texts)
             self._walked += time.thread_time() - self._finder.began
@@ -203,6 +204,8 @@ class InnerCalls:
         for call in self._waiting:
             if running < self._bound(call) and not (call.begun or call.taken) and (several or self._gains(call)):
                 if not comes_here(call.component, call.name, before=self._ran):
+                    continue
+                if not (in_vain.room() or self._part(call.component)):  # the requests of a graph wait by themselves
                     continue
                 call.begun = True
                 self._begin(call)
@@ -351,6 +354,7 @@ class InnerCalls:
         try:
             if call.ahead is None:
                 call.since = now()
+                in_vain.own()
                 value = own(*args, **named)
                 self._observe(call, ahead=False)
             else:
@@ -373,6 +377,7 @@ class InnerCalls:
         try:
             if call.ahead is None:
                 call.since = now()
+                in_vain.own()
                 value = await own(*args, **named)
                 self._observe(call, ahead=False)
             else:

@@ -75,7 +75,7 @@ class Optimized(Planned):
         if recording.recorders and recording.due():
             with recording.call(self.__wrapped__, "batch"):
                 return self.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
-        plan = self._self_batch_plan(inputs, kwargs, sync=True)
+        plan = self._self_batch_plan(inputs, kwargs, return_exceptions, sync=True)
         if plan is None and not self._self_governed(self._self_batch_way(inputs), sync=True):
             return self.__wrapped__.batch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         timeout = self._self_options.timeout
@@ -90,7 +90,7 @@ class Optimized(Planned):
                 return await self.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         if _in_order(inputs):
             await self._self_first_plan("ainvoke", inputs[0], kwargs)
-        plan = self._self_batch_plan(inputs, kwargs, sync=False)
+        plan = self._self_batch_plan(inputs, kwargs, return_exceptions, sync=False)
         if plan is None and not self._self_governed(self._self_batch_way(inputs), sync=False):
             return await self.__wrapped__.abatch(inputs, config, return_exceptions=return_exceptions, **kwargs)
         timeout = self._self_options.timeout
@@ -196,10 +196,14 @@ class Optimized(Planned):
         # A sync call with a timeout runs ahead so that it can be stopped.
         return super()._self_eager(invocation) or (invocation.sync and self._self_options.timeout is not None)
 
-    def _self_batch_plan(self, inputs: Any, kwargs: Mapping[str, Any], *, sync: bool) -> Plan | None:
+    def _self_batch_plan(
+        self, inputs: Any, kwargs: Mapping[str, Any], return_exceptions: bool, *, sync: bool
+    ) -> Plan | None:
         """Returns the plan that a batch follows; None if it goes to the user's object."""
         if kwargs or not _in_order(inputs):
             return None
+        if self._self_waste is not None and not return_exceptions:
+            return None  # stock's batch begins no step of any input behind one that has failed
         entry = "batch" if sync else "abatch"
         plan = self._self_plan(ChainCall(entry, self.__wrapped__, inputs[0], None, lambda runs: None, sync=sync))
         return plan if plan is not None and entry in plan.pays else None

@@ -52,7 +52,7 @@ class _Several:
         number, self._next = self._next, self._next + 1
         if number == 0 and self._prompts[0] == messages:
             self._start(own, named)
-        if self._ahead and number < len(self._prompts):
+        if self._ahead and number < len(self._ahead):
             ahead, recorder, key = self._ahead[number]
             if key == _key(messages, named):
                 with suppress(Nested):  # the model has started a run of its own, which only stock can place
@@ -74,7 +74,6 @@ class _Several:
             given = {**named, "run_manager": recorder.llm(sync=True)} if "run_manager" in named else named
             ahead = MethodAhead(own, [messages], given, limit)
             if not ahead.start(loop, context, lambda value: None):
-                self._ahead = None
                 return
             self._ahead.append((ahead, recorder, _key(messages, named)))
 

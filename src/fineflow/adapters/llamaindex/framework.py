@@ -28,7 +28,7 @@ from fineflow.adapters.llamaindex.lanes import lane_of
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.synthesizers import is_synthesizer
 from fineflow.adapters.llamaindex.methods import opened
-from fineflow.adapters.llamaindex.models.usage import tokens
+from fineflow.adapters.llamaindex.models.usage import beginning, tokens
 from fineflow.adapters.llamaindex.proxy import (
     OptimizedChatEngine,
     OptimizedQueryEngine,
@@ -39,6 +39,7 @@ from fineflow.adapters.llamaindex.resources import standing
 from fineflow.ir import Graph, Primitive
 from fineflow.options import Options
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
+from fineflow.runtime.queues.provider_caches import beginning_readers
 
 
 class LlamaIndex(Framework):
@@ -115,3 +116,4 @@ class LlamaIndex(Framework):
 
 FRAMEWORK = LlamaIndex()
 token_readers.append(tokens)
+beginning_readers.append(beginning)

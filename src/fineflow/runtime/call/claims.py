@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from types import TracebackType
 from typing import Any, Protocol
 
 from fineflow.runtime.call.streams import Stream
-from fineflow.runtime.call.trace import CLAIMED, Stamps, Trace
+from fineflow.runtime.call.trace import CLAIMED, JOINED, Stamps, Trace
+from fineflow.runtime.queues.in_vain import Request
 
 _STOPPED = "a component raised StopIteration"
 _ASYNC_STOPPED = "async generator raised StopAsyncIteration"  # Python's words, where a graph reads a sync stream
@@ -57,9 +58,9 @@ class Entry:
     in_pieces: the result is a list of pieces instead of one object. stream: the pieces as they arrive, if the graph
     makes the component stream. worker: the side that does the work. component: the object that does it for the graph.
     reports: see ``Reports``; None if there are none. whole: the sum of the pieces, computed on first use.
-    slot: of the component's call (``query.Slot``). stamps, number: where the graph's trace records a claim; stamps is
-    None after the claim. task: does the work. held: threads of stock that wait for it. left: the call has ended, and
-    left the work to these.
+    slot: of the component's call (``query.Slot``). request: that the work is, if it is one. stamps, number: where the
+    graph's trace records a claim; stamps is None after the claim. task: does the work. held: threads of stock that wait
+    for it. left: the call has ended, and left the work to these.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class Entry:
         "left",
         "number",
         "reports",
+        "request",
         "shared",
         "slot",
         "stamps",
@@ -104,6 +106,7 @@ class Entry:
         self.reports: Any = None
         self.whole: Any = None
         self.slot: Any = None
+        self.request: Request | None = None
         self.stamps: Stamps | None = None
         self.number = 0
         self.task: asyncio.Task[Any] | None = None
@@ -141,6 +144,8 @@ class Entry:
         """Marks the component as called."""
         if not self.over:
             self.state = State.RUNNING
+            if self.request is not None:
+                self.request.sent = True
 
     def finish(self, value: Any) -> None:
         """Ends the work with a result, unless it has ended already."""
@@ -249,7 +254,8 @@ class Summary:
     claimed: results of the graph that stock took. missed: calls of stock without a matching entry. unclaimed:
     results of the graph that stock never took. surprises: failures while running ahead, shortened. broken: those of
     them that were neither a component's failure nor a decision to leave something to stock; if the call succeeded
-    they are bugs of fineflow. trace: times of each step.
+    they are bugs of fineflow. trace: times of each step. in_vain: number of requests that were sent ahead and that
+    stock did not take, by model; of outermost calls. error: name of the kind of error with which these ended.
     """
 
     claimed: int = 0
@@ -258,6 +264,8 @@ class Summary:
     surprises: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     trace: Trace | None = field(default=None, compare=False, repr=False)
+    in_vain: Mapping[str, int] = field(default_factory=dict)
+    error: str = ""
 
 
 def equal(left: Any, right: Any) -> bool:
@@ -318,6 +326,10 @@ class Claims:
             again = entry.for_stock and (not entry.shared or entry.error is not None)  # a retry calls the component
             if not again and equal(entry.key, key) and usable(entry):
                 entry.for_stock = True
+                if entry.request is not None:
+                    if entry.request.held:
+                        return self._instead(leaf, entry), True
+                    entry.request.take()
                 if entry.slot is not None and entry.slot.ahead is not None:
                     entry.slot.ahead.want()
                 self.claimed += entry.for_graph
@@ -329,6 +341,21 @@ class Claims:
                 return entry, False
         self.missed += 1
         return self.own(leaf, key), True
+
+    def _instead(self, leaf: str, held: Entry) -> Entry:
+        """Returns an entry for stock's own work, which gets to it before the graph may begin."""
+        assert held.request is not None
+        held.request.vain()
+        self.missed += 1
+        if held.stream is not None:  # its readers in the graph would wait for pieces
+            held.fail(StockFailed("stock made the request"), own=False)
+            held.stream.close(StockFailed("stock made the request"))
+            return self.own(leaf, held.key)
+        if held.stamps is not None:
+            held.stamps.take(held.number, JOINED)
+        held.stamps, held.component, held.worker, held.shared = None, None, Side.STOCK, False
+        held.running()
+        return held
 
     def own(self, leaf: str, key: Any) -> Entry:
         """Returns a new entry for work that stock does itself. The graph may join it."""
@@ -350,6 +377,12 @@ class Claims:
         """Returns the entries that the graph requested and stock never claimed."""
         return [entry for entry in self._all() if entry.for_graph and not entry.for_stock] if self._entries else []
 
+    def settle(self) -> None:
+        """Counts the requests that stock has not taken by the end of the call."""
+        for entry in list(self._all()):
+            if entry.request is not None and not entry.for_stock:
+                entry.request.vain()
+
     def close(self, *, stopped: bool = False) -> set[asyncio.Task[Any]]:
         """Ends the call: cancels all waits for the graph's work, and drops the values.
 
@@ -360,6 +393,7 @@ class Claims:
         self.closed = True
         if not self._entries:
             return set()
+        self.settle()
         entries = list(self._all())
         self._entries = {}
         going_on = set[asyncio.Task[Any]]()

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
 from typing import Any
 
 from fineflow.cost_model.costs import costs
-from fineflow.ir import Graph, Op, Primitive, Ref
+from fineflow.ir import Effect, Graph, Op, Primitive, Ref
 from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
 from fineflow.runtime.call.own_time import own_seconds
@@ -30,6 +31,8 @@ from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.events import now
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.held_back import HeldBack
+from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.provider_caches import beginning_of
 
 _SHOWN = 200  # characters of a surprise that are kept
 
@@ -331,16 +334,36 @@ class Execution(Values):
         entry.stamps, entry.number, entry.component = self._stamps, self._edges.numbers[p.name], p.component
         if stream:
             entry.in_pieces, entry.stream = True, Stream()
+        if not self.call.claims.closed and (p.op is not Op.CALL or p.effects.kind is not Effect.PURE):
+            entry.request = request = Request(p.component, self.call.account)
+            begin = partial(self._begin, p, entry, start, in_slot)
+            if not request.begin(partial(self._post, begin)):
+                return entry
+        self._produce(p, entry, start, in_slot)
+        return entry
+
+    def _post(self, begin: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # its loop is closed
+            self.call.loop.call_soon_threadsafe(begin, context=self.call.context)
+
+    def _begin(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
+        """Starts work that had to wait for its permission, if it has it now."""
+        assert entry.request is not None
+        if not self.call.claims.closed and entry.request.begin(
+            partial(self._post, partial(self._begin, p, entry, start, in_slot))
+        ):
+            self._produce(p, entry, start, in_slot)
+
+    def _produce(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
         entry.worker = Side.GRAPH
         try:
-            entry.task = self._task(produce(self, p, entry, start, in_slot), p, stamp)
+            entry.task = self._task(produce(self, p, entry, start, in_slot), p, self._stamps.at(p.name))
         except BaseException as error:  # no task will do the work: its waiters must not wait forever
             entry.worker = None
             entry.fail(error)
             if entry.stream is not None:
                 entry.stream.close(error)
             raise
-        return entry
 
     def slot(self, p: Primitive, entry: Entry | None = None, *, limited: bool = True) -> Slot:
         """Returns a slot (an async context manager) for one component call that does the work ``entry``.
@@ -353,6 +376,8 @@ class Execution(Values):
             if p.component is not None:
                 again = p.op not in (Op.CALL, Op.TOOL)  # stock calls functions of the user's as often as without us
                 made.ahead = HeldBack(p.component, wanted=entry.for_stock, repeatable=again)
+                if p.meta.get("foreign"):  # else the queue of its engine decides
+                    made.ahead.beginning = beginning_of(entry.key)
         return made
 
     def worked(self, p: Primitive, seconds: float) -> None:

@@ -176,6 +176,7 @@ def close(call: Call) -> Summary:
         return call.close()
     if not call.tasks:
         summary = call.summary()
+        call.claims.settle()
         post(call.loop, call.close)
         return summary
     ending = Submission(call.aclose, call.loop)

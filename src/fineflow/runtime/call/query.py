@@ -17,6 +17,7 @@ from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.queues.component_calls import LimitedComponent, permit_for
 from fineflow.runtime.queues.held_back import HeldBack
+from fineflow.runtime.queues.in_vain import Account, account
 from fineflow.runtime.queues.request_context import depth, path, query, started
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Call:
     streaming: bool = False
     limit: asyncio.Semaphore | None = None
     facts: Any = None
+    account: Account | None = field(init=False)  # of requests ahead
     changed: str = ""  # the last opaque step that changed its input in place: the graph's values are stale
     claims: Claims = field(init=False)
     tasks: dict[asyncio.Task[Any], Any] = field(default_factory=dict)  # task -> coroutine to close at its end
@@ -64,6 +66,7 @@ class Call:
     def __post_init__(self) -> None:
         self.claims = Claims(self.loop)
         self.context.run(_mark_call, self)
+        self.account = self.context.run(account.get)
 
     def enter(self, context: contextvars.Context) -> None:
         """Runs everything that starts from now on in copies of another context, which is marked as the call's."""
@@ -79,6 +82,11 @@ class Call:
         if found is None:
             found = self._memory.setdefault(kind, kind())
         return found
+
+    @property
+    def bounded(self) -> bool:
+        """True if few requests may be in vain: then nothing starts ahead that stock does not claim by itself."""
+        return self.account is not None and bool(self.account.bounds)
 
     def slot(self, stamp: Stamp | None = None, component: LimitedComponent | None = None) -> Slot:
         """Returns a slot for one call of a component, by the graph or by stock.

@@ -14,6 +14,7 @@ from fineflow.runtime.call.query import Ended, LeftToStock
 from fineflow.runtime.queues.component_calls import CallRecord, limited_component, tokens_of
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.own_requests import told
+from fineflow.runtime.queues.rate_limits import model_name
 
 if TYPE_CHECKING:
     from fineflow.runtime.call.executor import Execution
@@ -51,6 +52,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
     if counted is not None:
         counted.begun = begun
         counted.tokens = tokens_of(result) if failure is None and events.listening() else None
+        counted.model = "" if counted.tokens is None else model_name(p.component)
         counted.end(failed=isinstance(failure, Exception))
     if failure is not None:
         _fail(entry, LeftToStock("the provider refused it ahead; stock asks itself") if refused else failure)
@@ -60,7 +62,9 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
         return
     if foreign and not p.params.get("pairwise"):  # those are measured per score
         costs.observe(p.engine or "", p.op, None, now - begun - paused, p.name)
-    told(p.component, result, None if held is None else held.writing)
+    tokens = told(p.component, result, None if held is None else held.writing)
+    if entry.request is not None:
+        entry.request.tokens = tokens
     entry.finish(result)
     run.call.claims.forget(p.leaf, entry)
 

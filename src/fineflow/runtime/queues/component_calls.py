@@ -134,14 +134,15 @@ class CallRecord:
     """Record of one component call in statistics and timelines, from its request to the end of the block.
 
     begun: time at which it began (``events.now``). A call that never begins is not counted. tokens: of a model's call,
-    if its answer tells.
+    if its answer tells. model: its name.
     """
 
-    __slots__ = ("_component", "_label", "_name", "_open", "_queued", "_tally", "begun", "tokens")
+    __slots__ = ("_component", "_label", "_name", "_open", "_queued", "_tally", "begun", "model", "tokens")
 
     def __init__(self, name: str, label: str, component: LimitedComponent | None) -> None:
         self.begun: float | None = None
         self.tokens: events.Tokens | None = None
+        self.model = ""
         self._queued = events.now()
         self._name, self._label = name, label
         self._component = component
@@ -162,6 +163,7 @@ class CallRecord:
             if events.listening():
                 lane = self._name, self._label, self._queued, self.begun, now
                 about: dict[str, Any] = {"call": events.call(), "tokens": self.tokens, "stamp": events.stamp()}
+                about["model"] = self.model
                 events.report(events.Interval(*lane, origin=events.origin(), **about))
 
     def __enter__(self) -> Self:

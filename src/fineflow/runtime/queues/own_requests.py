@@ -13,7 +13,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fineflow.runtime import bill, events
+from fineflow.runtime.events import Tokens
 from fineflow.runtime.loop.scopes import check, on_stop
+from fineflow.runtime.queues import in_vain
 from fineflow.runtime.queues.component_calls import tokens_of
 from fineflow.runtime.queues.provider_caches import Writing, beginning_of
 from fineflow.runtime.queues.rate_limits import calls_of, heard, model_name
@@ -86,6 +88,8 @@ class OwnCall:
                 return False
             self.writing = self._calls.cache.enter(self._beginning, None)  # in stock's order: it never waits
             self._since, self._disturbed = events.now(), bool(self._calls.ahead)
+            if not self._again:
+                in_vain.own()
         return True
 
     def answers(self) -> None:
@@ -116,15 +120,19 @@ class OwnCall:
         return again
 
 
-def told(component: Any, result: Any, writing: Writing | None) -> None:
-    """Takes note of what a model's answer says of its tokens, and of its provider's cache. writing: of the request."""
+def told(component: Any, result: Any, writing: Writing | None) -> Tokens | None:
+    """Takes note of what a model's answer says of its tokens, and of its provider's cache. writing: of the request.
+
+    Returns its tokens, if it tells them.
+    """
     if component is None:
-        return
+        return None
     tokens = tokens_of(result)
     if tokens is not None:
         bill.count(model_name(component), tokens)
     if writing is not None:
         writing.told(tokens.cached if tokens is not None and tokens.told else None)
+    return tokens
 
 
 def made(component: Any, own: Callable[[], T], key: Any = None) -> T:

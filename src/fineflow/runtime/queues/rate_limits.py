@@ -230,6 +230,7 @@ if hasattr(os, "register_at_fork"):
 
 def calls_of(component: Any) -> ModelCalls:
     """Returns the calls of a component: of all objects that stand for the same model, with one key, at one server."""
+    component = asked(component)
     model = _model(component)
     key: Hashable = id(component) if model is None else model
     with _lock:
@@ -245,8 +246,15 @@ def calls_of(component: Any) -> ModelCalls:
         return found
 
 
+def asked(component: Any) -> Any:
+    """Returns the model that requests of a component go to: one that it holds (LlamaIndex), or itself."""
+    held = getattr(component, "__dict__", {}).get("_llm")
+    return component if held is None else held
+
+
 def model_name(component: Any) -> str:
     """Returns the name of a component's model; that of its class if it tells none."""
+    component = asked(component)
     return _name(component) or type(component).__name__
 
 

@@ -68,6 +68,7 @@ from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.lookahead.values import FOUND, HELD, unknown
 from fineflow.ir import Effect, Primitive
+from fineflow.runtime.queues.in_vain import bounded
 
 Calls = TypeVar("Calls", bound=InnerCalls)
 
@@ -203,7 +204,10 @@ class Runnables:
         return one(given["input"], given.get("config"), limit)
 
     def ahead(self, part: Planned, name: str, invocation: Any) -> CallAhead | None:
-        return BatchAhead(part, invocation) if name in BATCHES else graph_ahead(part, invocation)
+        if name not in BATCHES:
+            return graph_ahead(part, invocation)
+        # Stock's batch begins no step of any input behind one that has failed.
+        return None if bounded() and not invocation.return_exceptions else BatchAhead(part, invocation)
 
     def method(self, obj: Any, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None) -> CallAhead:
         return MethodAhead(getattr(obj, name), args, named, limit)

@@ -51,6 +51,12 @@ def current(run: Execution) -> None:
         raise LeftToStock(f"{step} changed its input in place")
 
 
+def unbounded(run: Execution) -> None:
+    """Raises LeftToStock if few requests may be in vain, for one that stock does not claim by itself."""
+    if run.call.bounded:
+        raise LeftToStock("waste bounds the requests that may be in vain")
+
+
 def documents(found: Any) -> list[Any]:
     """Returns the documents that a component found as a new list. Raises LeftToStock if it returned something else."""
     if not isinstance(found, (list, tuple)):

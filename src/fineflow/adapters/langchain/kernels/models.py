@@ -82,7 +82,8 @@ class _Decode:
         self.recorder: Recorder | None = None
 
     async def __call__(self, entry: Entry) -> Any:
-        await self.shared()
+        if not self.run.call.bounded:  # else the other one may never be sent
+            await self.shared()
         request_context.parts.set(self.parts)
         self.recorder = entry.reports
         entry.reports.silence()

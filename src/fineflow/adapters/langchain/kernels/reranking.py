@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.arguments import Arguments, settings
-from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, documents
+from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, documents, unbounded
 from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, Tables, once_each
 from fineflow.adapters.langchain.lowering.retrieval.compressors import scorer_of
 from fineflow.adapters.langchain.lowering.retrieval.retriever_lists import COMBINED
@@ -53,6 +53,7 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
 def rerank(p: Primitive, args: Args, run: Execution) -> Any:
     if stage := p.params.get("stage"):
         # The RERANK that selects documents finds the scores in the table.
+        unbounded(run)
         found = documents([args["documents"]] if stage == "one" else args["documents"])
         return run.spawn(_scores(p, args["query"], found, run), p)
     docs, query = documents(args["documents"]), args["query"]

@@ -134,7 +134,7 @@ async def _together(retriever: Any, query: str, engine: StoreEngine, recorder: R
 
 def _twins(p: Primitive, query: str, run: Execution) -> tuple[dict[Any, Found] | None, Found | None]:
     """Returns the shared results of equal searches, and the equal search already begun; both None if there are none."""
-    if p.meta.get("same") is None or (key := same_if(p.component)) is None:
+    if p.meta.get("same") is None or (key := same_if(p.component)) is None or run.call.bounded:
         return None, None
     twins = run.call.memory(Twins)[run, p.meta["same"]]
     return twins, twins.get((key, query))

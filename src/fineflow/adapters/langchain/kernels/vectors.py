@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.documents import Document
 
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.kernels.common import Args, is_text
+from fineflow.adapters.langchain.kernels.common import Args, is_text, unbounded
 from fineflow.adapters.langchain.lowering.retrieval.ingest import texts_of
 from fineflow.adapters.langchain.models.local import LocalEmbeddings
 from fineflow.cost_model.costs import costs
@@ -25,11 +25,12 @@ def embed(p: Primitive, args: Args, run: Execution) -> Any:
     if p.params["of"] == "query":
         vector = QueryVector(p, args["texts"], run)
         if is_text(args["texts"]) and any(run.graph[n].after for n in run.graph.users.get(p.name, ())):
-            vector.begin()  # the search waits for other steps, too: embed meanwhile
+            vector.begin_early()  # the search waits for other steps, too: embed meanwhile
         return vector
     stage = p.params.get("stage")
     given = [args["texts"]] if stage == "one" else args["texts"]
     if stage:
+        unbounded(run)
         return run.spawn(_vectors(p, texts_of(given), run), p)
     return _vectors_to_write(p, texts_of(given), run) if p.meta.get("claimed") else DocumentVectors(p, given, run)
 
@@ -96,6 +97,11 @@ class QueryVector:
             table[self._text] = self._run.spawn(self._p.component.aembed_query(self._text), self._p, in_slot=True)
         vector: asyncio.Future[list[float]] = table[self._text]
         return vector
+
+    def begin_early(self) -> None:
+        """Starts embedding before any search needs it, unless few requests may be in vain."""
+        if not self._run.call.bounded:
+            self.begin()
 
     async def outcome(self) -> list[float] | BaseException:
         """Returns the vector, or to one of the waiting searches the component's exception; the others embed again."""

@@ -34,5 +34,5 @@ def _begin_vector(row: Known, p: Primitive, args: Args, run: Execution) -> Any:
         p = p.with_(component=Direct(p.component, sync=run.call.sync or not row.asynchronous))
     vector = QueryVector(p, args["texts"], run)
     if is_text(args["texts"]):
-        vector.begin()
+        vector.begin_early()
     return vector
