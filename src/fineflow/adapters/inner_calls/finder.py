@@ -39,8 +39,10 @@ class CallFinder:
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
     has met a call that may be worth running ahead. beside: it has met calls that only stock can start. writes: the
     function changes something that the walk did not create. texts: what is going to be embedded, with the embeddings.
-    latest: the call whose result stock is about to get.
+    latest: the call whose result stock is about to get. asked: see ``Walk``.
     """
+
+    asked = -1
 
     _walk: Walk  # the last one
 
@@ -86,6 +88,7 @@ class CallFinder:
         walk = self._walk = Walk(self, self._past)
         self._changed = {}
         self.texts.clear()
+        walk.asked = self.asked
         self._run(walk)
         walk.leave()
         self.blocked = self.blocked or bool(walk.reason)
@@ -107,6 +110,11 @@ class CallFinder:
     def through(self) -> bool:
         """True if the last walk got through the function, which changes nothing that it did not create."""
         return not (self._walk.reason or self._walk.changes_others)
+
+    @property
+    def paused(self) -> bool:
+        """True if the last walk ended at a yield, whose caller has not asked for more yet."""
+        return self._walk.paused
 
     @property
     def value(self) -> Any:

@@ -273,6 +273,20 @@ class InnerCalls:
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)
 
+    def streams(self) -> None:
+        """Notes that the function is a generator function, whose caller asks for one value after the other."""
+        self._finder.asked = 0
+
+    def asked(self, sent: Any) -> None:
+        """Notes that the caller of a generator function asks for more. sent: the value that it sends, None for none."""
+        with self._lock:
+            if sent is not None:  # walks know nothing of it
+                self._over = True
+            elif not self._over:
+                self._finder.asked += 1
+                if self._due or self._finder.paused:
+                    self.look()
+
     # --- what stock does --------------------------------------------------------------------------------------------
 
     def take(

@@ -157,9 +157,21 @@ def _scanned(functions: Iterable[Any]) -> Iterator[Found]:
         yield replace(each, components={name: merged(part) for name, part in each.components.items()})
 
 
-def _scan(func: Any) -> Found:
+def _scan(func: Any, *, streams: bool = False) -> Found:
     component = entered(func)
-    return scan(func, _is_component, _CALLED, _MANY) if component is None else Found({"runnable": component}, 1)
+    if component is not None:
+        return Found({"runnable": component}, 1)
+    return scan(func, _is_component, _CALLED, _MANY, streams=streams)
+
+
+def calls_in(func: Any) -> tuple[Found, bool]:
+    """Returns what a function that is optimized by itself calls, and if that may gain.
+
+    Which components it calls may turn out only in its calls: they may be arguments, or made later.
+    """
+    found = _scan(func, streams=True)
+    found = replace(found, components={name: merged(part) for name, part in found.components.items()})
+    return found, found.calls > 1 or _may_gain(found)
 
 
 def calls_components(func: Any) -> bool:

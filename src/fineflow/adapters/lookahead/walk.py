@@ -56,8 +56,11 @@ class Walk:
 
     host: the framework's side, which learns of every component call. reason: why the walk ended early, if it did.
     where: file and line of that. value: what the function returns, if the walk got through. left: instructions that it
-    may still take. depth: of the calls that it is in.
+    may still take. depth: of the calls that it is in. asked: how often the caller of a generator function has asked
+    for more; -1 for other functions. paused: the walk ended where the caller has not asked for more yet.
     """
+
+    asked, paused = -1, False
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
@@ -132,10 +135,14 @@ class Walk:
     def enter(self, func: Local, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Walks through a call of a Python function; returns what it returns."""
         flags = func.code.co_flags
-        if flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>"):
+        streams = flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>")
+        if streams and (self.depth or self.asked < 0):
             raise Stop("calls a generator function")
         names = arguments(self, func, args, named)
         frame = self.frame(func)
+        if streams:
+            frame.streams = True
+            return frame.run(names)
         if flags & _GENERATOR:
             return Generator(frame, names)
         return Coroutine(lambda: frame.run(names), self.unsure) if flags & _COROUTINE else frame.run(names)
@@ -165,6 +172,20 @@ class Walk:
     def frame(self, func: Local) -> Frame:
         """Returns a frame for a call of a function."""
         return Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
+
+    def yielded(self, value: Any) -> None:
+        """Goes past a yield of the function itself. Raises Stop unless its caller has asked for more since then.
+
+        Before that, the caller may do anything.
+        """
+        if self.unsure or self.asked < 1:
+            self.paused = not self.unsure
+            raise Stop("yields, and what its caller does before it asks for more is not known")
+        self.asked -= 1
+        if unknown(value):
+            self.aliases.change(value)
+        elif type(value) not in _SCALARS:
+            raise Stop("yields something that its caller may change")
 
     @contextmanager
     def perhaps(self) -> Iterator[None]:

@@ -134,9 +134,17 @@ def _end_send(f: Frame, ins: Instruction) -> None:
     del f.stack[-2]
 
 
+@rule("ASYNC_GEN_WRAP")
+def _wrap(f: Frame, ins: Instruction) -> None:
+    """What an async generator yields is wrapped (Python 3.11; later an intrinsic)."""
+
+
 @rule("YIELD_VALUE")
 def _yield(f: Frame, ins: Instruction) -> None:
-    if f.branches:
+    if f.streams:
+        f.walk.yielded(f.pop())
+        f.push(None)
+    elif f.branches:
         f.blurred, f.perhaps = True, f.walk.aliases.one_of(f.perhaps, f.pop())
         f.push(None)
     else:
