@@ -157,7 +157,7 @@ class InnerCalls:
             if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
             self._results = 0
-            self._waiting = self._finder.look()
+            self._waiting = self._context.copy().run(self._finder.look)
             if self._figures is not None:
                 self._figures.walked(self._finder)
             if self.starts and not self._bounded():

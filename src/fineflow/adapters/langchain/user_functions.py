@@ -53,6 +53,8 @@ _OF_CHAINS = frozenset(
 )
 _MANY = frozenset(["apply", "aapply", "generate", "agenerate", "generate_prompt", "agenerate_prompt"])
 _CALLED = ENTRIES.union(_OF_CHAINS, _MANY, BATCHES, STREAMS, *(names for _, names in _METHODS))
+_GRAPH_STORE = ("langgraph.store.base", "BaseStore")  # perhaps never imported
+_STORED = frozenset({"get", "aget", "search", "asearch"})  # not in _CALLED: others have methods of these names
 _COMPRESS = ("compress_documents", "acompress_documents")
 _DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
 _TOOL_RUNS = ("_run", "_arun")
@@ -74,7 +76,9 @@ def methods_of(obj: Any) -> frozenset[str] | None:
 
 @functools.lru_cache(1024)
 def _of_class(own: Any) -> frozenset[str] | None:
-    return next((names for kind, names in _METHODS if issubclass(own, kind)), None)
+    found = next((names for kind, names in _METHODS if issubclass(own, kind)), None)
+    stores = found is None and any((each.__module__, each.__name__) == _GRAPH_STORE for each in own.__mro__)
+    return _STORED if stores else found
 
 
 def functions_of(step: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, GenericAlias, MethodType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.iteration import drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, attribute, make
+from fineflow.adapters.lookahead.surroundings import TextFile, as_data, is_config_reader, of_file, own_config, variable
 from fineflow.adapters.lookahead.values import (
     HELD,
     INERT,
@@ -68,17 +70,23 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return call(walk, func.func, [*func.args, *args], {**func.keywords, **named})
     if isinstance(func, GenericAlias):  # such as Counter[str]
         func = func.__origin__
+    if func is asyncio.sleep and args == [0] and not named:  # lets others go on, and bounds no rate
+        return Awaited(None)
     if walk.tries.handling and func in (time.sleep, asyncio.sleep):  # before another try
         return None if func is time.sleep else Awaited(None)
     found, value = harmless.value_of_call(func)
     if found:
         return _passed_by(walk, value, args, named)
+    if isinstance(func, MethodType) and _is_class_method(func):  # of a package: known by its class
+        return _of_class(walk, func.__self__, func.__name__, args, named)
     if isinstance(func, MethodType):
         if harmless.logs(func.__self__, func.__name__):
             return _passed_by(walk, UNKNOWN, args, named)
         return call(walk, func.__func__, [func.__self__, *args], named)
     if getattr(func, "__module__", "") == "logging" and getattr(func, "__name__", "") in harmless.LOG_METHODS:
         return _passed_by(walk, None, args, named)
+    if is_config_reader(func):
+        return own_config(walk, args, named)
     special = SPECIAL.get(id(func))
     if special is not None:
         return special(walk, args, named)
@@ -97,6 +105,13 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if not isinstance(func, BuiltinFunctionType) and not of_package(type(func).__module__):  # a callable object
         return call(walk, attribute(walk, func, "__call__", method=False), args, named)
     raise Stop(f"calls {getattr(func, '__name__', type(func).__name__)}")
+
+
+def _is_class_method(func: MethodType) -> bool:
+    """Returns True for a class method of a package, which may be bound earlier: ``make = Prompt.from_template``."""
+    kind = func.__self__
+    found = inspect.getattr_static(kind, func.__name__, None) if isinstance(kind, type) else None
+    return isinstance(found, classmethod) and found.__func__ is func.__func__ and of_package(kind.__module__)
 
 
 def _passed_by(walk: Walk, value: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -133,7 +148,7 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
     signature = tables.FUNCTIONS[id(func)][1] if id(func) in tables.FUNCTIONS else None
     if signature is not None and signature.result == LAZY:  # its result may be read in part only
         args = [walk.aliases.one_of(UNKNOWN, rest(walk, each)) if isinstance(each, Lazy) else each for each in args]
-    args = [_whole_list(walk, each) for each in args]
+    args = [as_data(_whole_list(walk, each)) for each in args]
     if not all(map(walk.known, (*args, *named.values()))):
         walk.touch(*args, *named.values())
         if id(func) in _CONVERSIONS:
@@ -166,6 +181,12 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         return walk.host.call(owner, name, args, named, sure=not walk.unsure)
     if isinstance(owner, type):
         return _of_class(walk, owner, name, args, named)
+    if isinstance(owner, ContextVar) and name == "get" and not named:
+        return variable(walk, owner, args)
+    if isinstance(owner, TextFile):
+        return of_file(walk, owner, name, [*args, *named])
+    if name not in tables.MUTATORS:
+        owner = as_data(owner)
     if name in ("items", "keys", "values") and type(owner) is dict:
         return _view(walk, owner, name)
     if name in ("get", "copy") and type(owner) in (dict, list):

@@ -51,7 +51,7 @@ _FUNCTIONS = _by_id(
             *_named(random, "random randint uniform choice choices sample randrange"),
             *_named(traceback, "format_exc"),
             *_named(dataclasses, "asdict astuple"),
-            *(hash, id, callable, os.getenv, os.path.exists, os.getcwd),
+            *(hash, id, callable, os.path.exists, os.getcwd),
         ],
         INERT: [
             *_named(collections, "defaultdict Counter deque OrderedDict"),
@@ -129,6 +129,14 @@ def logs(obj: Any, name: str) -> bool:
     if module in ("loguru", "structlog"):
         return name in LOG_METHODS
     return type(obj).__module__ == "rich.console" and name in ("print", "log", "rule")
+
+
+def makes_plainly(kind: Any) -> bool:
+    """Returns True for a silent pydantic model whose values are all given, or constants."""
+    fields = getattr(kind, "__pydantic_fields__", None)
+    if type(fields) is not dict or not is_silent_model(kind):
+        return False
+    return all(field.default_factory in (None, list, dict, set, str, int, float) for field in fields.values())
 
 
 def is_silent_model(kind: Any) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead.code import Guard, guards, meeting_of
-from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN
+from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -60,7 +60,9 @@ class Tries:
             self._made[id(value)] = value
 
     def changes(self, value: Any) -> None:
-        """Notes that the walk is going to change a container."""
+        """Notes that the walk is going to change a container. Raises Stop if the function may not."""
+        if self._walk.is_fixed(value):
+            raise Stop("changes its config")
         if self.open or self.recording:
             self.changed.append(value)
 

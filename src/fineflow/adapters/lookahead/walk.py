@@ -61,6 +61,7 @@ class Walk:
     """
 
     asked, paused = -1, False
+    in_context = True  # the walk runs in the context of the function
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
@@ -89,6 +90,7 @@ class Walk:
         self.scheduled: list[Coroutine] = []  # tasks that have not begun
         self._results: list[Any] = []  # results of components that stock has not seen yet
         self._in_results: set[int] = set()  # what these refer to
+        self._fixed: dict[int, Any] = {}  # containers that the function may not change, by id
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
@@ -205,6 +207,15 @@ class Walk:
             self.tries.made(value)
         return value
 
+    def fixed(self, value: Any) -> Any:
+        """Registers a container that stands for one of stock's, which the function may not change; returns it."""
+        self._fixed[id(value)] = value
+        return self.own(value)
+
+    def is_fixed(self, value: Any) -> bool:
+        """Returns True for a container that the function may not change."""
+        return self._fixed.get(id(value), NULL) is value
+
     def owns(self, value: Any) -> bool:
         """Returns True for a container that the walk has created."""
         return self._own.get(id(value), NULL) is value
@@ -249,7 +260,7 @@ class Walk:
         """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
         if self.owns(value) and self.tries.ignores(value):
             return
-        self.tries.changes(value)
+        self.tries.changes(value)  # raises Stop for what is fixed
         if moves:
             self._moved[id(value)] = value
         if not self.owns(value):

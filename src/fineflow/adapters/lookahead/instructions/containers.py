@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop, unknown
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _slice(f: Frame, ins: Instruction) -> None:
 
 
 def _item(f: Frame, container: Any, key: Any) -> Any:
-    walk = f.walk
+    walk, container = f.walk, as_data(container)
     if not walk.known(key) or not walk.whole(container):
         walk.touch(key)
         if container is INERT or not walk.whole(container):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.surroundings import TextFile
 from fineflow.adapters.lookahead.values import HANDLED, HELD, INERT, NULL, SWALLOWS, UNKNOWN, Awaited, Progress, Stop
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def _enter(f: Frame, ins: Instruction) -> None:
     if manager is SWALLOWS:
         f.stack += [SWALLOWS, None]
         return
-    if manager is not INERT and not isinstance(manager, Progress):
+    if manager is not INERT and not isinstance(manager, Progress | TextFile):
         raise Stop(f"enters a {type(manager).__name__}")
     f.stack += [INERT, manager]  # its exit, and what it returns
 
