@@ -121,6 +121,35 @@ def declared_external(kind: type) -> bool:
     return kind in _external or kind in _supposed.get()
 
 
+_trusting: list[Callable[[Any, str], bool]] = []
+
+
+def trust_tools(which: Any) -> None:
+    """Believes the annotations of some tools of MCP servers: those with ``readOnlyHint`` are declared to read.
+
+    They may then start while the model is still writing (docs/langgraph.md). Tools without the hint stay undeclared.
+    The protocol calls annotations untrusted unless they come from a trusted server. Holds for agents that are first
+    called afterwards.
+
+    which: the name of a server, as ``MultiServerMCPClient`` has it; a list of tools, as its ``get_tools()`` returns
+    them; or a function that says of a tool whether it is trusted. Raises TypeError for anything else.
+    """
+    if isinstance(which, str):
+        _trusting.append(lambda tool, server: server == which)
+    elif isinstance(which, list | tuple | set | frozenset) and all(hasattr(each, "name") for each in which):
+        known = list(which)
+        _trusting.append(lambda tool, server: any(tool is each for each in known))
+    elif callable(which):
+        _trusting.append(lambda tool, server: bool(which(tool)))
+    else:
+        raise TypeError(f"trust_tools() takes the name of a server, tools, or a function of a tool, not {_kind(which)}")
+
+
+def trusts_tool(tool: Any, server: str) -> bool:
+    """Returns True if the annotations of a tool are believed. server: the name of its server, "" for none."""
+    return any(each(tool, server) for each in _trusting)
+
+
 _supposed: ContextVar[tuple[Any, ...]] = ContextVar("fineflow_supposed", default=())
 
 
