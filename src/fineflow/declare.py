@@ -75,6 +75,9 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     may be called as soon as its argument is ready, in another thread (a coroutine function: in the caller's event
     loop), as often as the framework would call it; that call may have happened even though an earlier step fails.
 
+    It is believed wherever it is called: as a step of a chain, as a tool, in a node, in a function that another one
+    calls. For a function of a library: ``fineflow.effects(reads="the web")(httpx.get)``.
+
     A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
     given, and TypeError for positional arguments, as in ``@effects`` without parentheses.
     """

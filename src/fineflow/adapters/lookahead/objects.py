@@ -34,7 +34,7 @@ _OF_PYTHON = READABLE | {ContextVar}
 _FIELDS = {"model_fields": "__pydantic_fields__"}  # of classes: descriptors, and what they return
 # Methods of messages, models and run managers that only read.
 OF_RESULTS = frozenset({"dict", "get_child", "json", "model_dump", "model_dump_json", "to_messages", "to_string"})
-OF_RESULTS |= {"get_content", "get_text"}
+OF_RESULTS |= {"get_content", "get_text", "raise_for_status"}  # the last one fails as the request would
 
 
 def as_text(value: Any) -> Any:

@@ -105,6 +105,18 @@ class Tries:
             return _NONE, _NONE, self._walk.unsure
         return list(self.open), [each.doubted for each in self.open], self._walk.unsure
 
+    def back_here(self) -> Callable[[], None]:
+        """Returns a function that goes on as from here, after a ``Stop`` in what is called next."""
+        state, walk = self.state(), self._walk
+        flags, scheduled = (self.handling, self.aside, self.recording), list(walk.scheduled)
+
+        def back() -> None:
+            self.restore(state)
+            self.handling, self.aside, self.recording = flags
+            walk.scheduled[:] = scheduled
+
+        return back
+
     def restore(self, state: tuple[Sequence[Open], Sequence[bool], int]) -> None:
         """Goes back to a ``state``."""
         self.open[:], doubts, self._walk.unsure = state

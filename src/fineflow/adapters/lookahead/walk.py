@@ -149,8 +149,13 @@ class Walk:
             return Generator(frame, names)
         return Coroutine(lambda: frame.run(names), self.unsure) if flags & _COROUTINE else frame.run(names)
 
-    def awaited(self, value: Any) -> Any:
-        """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop."""
+    def awaited(self, value: Any, *, optional: bool = False) -> Any:
+        """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop.
+
+        optional: a value that cannot be awaited is returned as it is.
+        """
+        if optional and not isinstance(value, Coroutine | Awaited):
+            return value
         if isinstance(value, Coroutine):
             value = self.done(value)
         elif isinstance(value, Awaited):
@@ -288,10 +293,14 @@ class Walk:
         return id(value) in self._in_results
 
     def changes(self, obj: Any) -> None:
-        """Notes that an object that the walk did not create has other attributes from now on."""
-        self.host.changes(obj)
+        """Notes that an object that the walk did not create has other attributes from now on.
+
+        A text is the name of a resource that no component is.
+        """
         self._outside = True
-        self._tainted[id(obj)] = obj
+        if type(obj) is not str:
+            self.host.changes(obj)
+            self._tainted[id(obj)] = obj
 
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""
