@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from agent_cases import FOUR, VALUE, Agent, both, look_up, ran, seen
-from langchain.agents.middleware import AgentMiddleware, wrap_model_call
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    HumanInTheLoopMiddleware,
+    LLMToolEmulator,
+    ModelCallLimitMiddleware,
+    TodoListMiddleware,
+    ToolCallLimitMiddleware,
+    ToolErrorMiddleware,
+    ToolRetryMiddleware,
+    wrap_model_call,
+)
 from langchain_core.documents import Document
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import tool
@@ -18,7 +28,7 @@ from langgraph.types import interrupt
 
 import fineflow
 from fineflow.testing import virtual_threads
-from fineflow.testing.langchain import FakeRetriever
+from fineflow.testing.langchain import FakeChat, FakeRetriever
 from fineflow.testing.leaks import settled
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
@@ -316,3 +326,59 @@ def test_explain_says_which_tools_start_early(settings: dict[str, Any]) -> None:
     assert ("calls of mail start when stock makes them: its effects are not declared" in said) is not bool(settings)
     assert ("the beginning of its next prompt is prefilled" in said) is not bool(settings)
     assert ("the graph has breakpoints" in said) is bool(settings)
+
+
+LIMITS = (ToolCallLimitMiddleware(run_limit=9), ModelCallLimitMiddleware(run_limit=9))
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke", "stream"])
+@pytest.mark.parametrize(
+    "middleware",
+    [
+        *([TodoListMiddleware()], [ToolRetryMiddleware()], [ToolErrorMiddleware(on_error=lambda error, _: str(error))]),
+        *(LIMITS, [TodoListMiddleware(), *LIMITS, ToolRetryMiddleware()]),
+    ],
+    ids=lambda given: " ".join(type(each).__name__ for each in given),
+)
+def test_known_middleware_between_model_and_tools_keeps_the_gain(middleware: Any, entry: str) -> None:
+    stock, mine, before, after = both(entry, middleware=list(middleware), awaits=entry == "ainvoke")
+    assert len(mine.early) == len(FOUR) == len(stock.called) == len(mine.called)
+    assert before / after > 1.1
+
+
+def test_a_retried_call_is_made_as_often_as_by_stock() -> None:
+    middleware = [ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False)]
+    stock, mine, _, _ = both("invoke", fails="bridges", middleware=middleware)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert mine.called.count("bridges") == 3
+
+
+def test_a_list_of_todos_keeps_no_tool_waiting() -> None:
+    todos = ("write_todos", {"todos": [{"content": "look rivers up", "status": "in_progress"}]})
+    _, mine, before, after = both("invoke", [todos, *FOUR], middleware=[TodoListMiddleware()])
+    assert len(mine.early) == len(FOUR)
+    assert before / after > 1.1
+
+
+class OwnTodos(TodoListMiddleware):
+    def after_model(self, state: Any, runtime: Any) -> None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("middleware", "why"),
+    [
+        (OwnTodos(), "`OwnTodos.after_model` runs between the model and the tools"),
+        (
+            HumanInTheLoopMiddleware(interrupt_on={"look_up": True}),
+            "`HumanInTheLoopMiddleware.after_model` runs between",
+        ),
+        (LLMToolEmulator(model=FakeChat()), "a `wrap_tool_call` of middleware is around them"),
+        (Around(), "a `wrap_tool_call` of middleware is around them"),
+    ],
+    ids=lambda given: "" if isinstance(given, str) else type(given).__name__,
+)
+def test_explain_names_the_middleware_that_is_in_the_way(middleware: Any, why: str) -> None:
+    plan = str(fineflow.explain(Agent(middleware=[middleware]).graph))
+    assert why in " ".join(plan.split())
+    assert "start when the model has written them" not in plan

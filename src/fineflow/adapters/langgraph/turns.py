@@ -1,7 +1,7 @@
 """Where a graph's model and its tools take turns: nodes whose model writes calls that a ``ToolNode`` makes next.
 
-Found in the graph as it was built: the node leads to the ``ToolNode`` by one of its edges. So an ``after_model`` of a
-middleware, which is a node between the two, ends it.
+Found in the graph as it was built: the node leads to the ``ToolNode`` by one of its edges, perhaps through nodes of
+middleware that is known (``middleware``). Other middleware between the two ends it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fineflow.adapters.langchain.lowering.tools import declared_to_stock
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
 from fineflow.adapters.langgraph.mcp_tools import hinted, left_to_stock, unread
+from fineflow.adapters.langgraph.middleware import calls_through, is_after_model, passes_on, writes_state
 from fineflow.adapters.langgraph.searches_ahead import may_search
 from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
@@ -122,14 +123,33 @@ def turns_of(graph: Pregel[Any, Any, Any, Any]) -> Iterator[Turns]:
         return
     reduced = _reduced_by_packages(builder)
     for name, node in graph.nodes.items():
-        nodes = [each for each in map(graph.nodes.get, _behind(builder, name)) if each is not None]
-        made = _tool_node([part for each in nodes for part in flat(each.bound)])
-        for step in flat(node.bound):
-            if type(step) is RunnableCallable and made is not None:
-                trusted, on_engine = _looked_at(step)
-                trusted = trusted and reduced and _routed_by_packages(builder, name)
-                tools = {each: offered(tool) for each, tool in made.tools_by_name.items()}
-                yield Turns(name, step, graph, made, tools, trusted, on_engine)
+        steps = [step for step in flat(node.bound) if type(step) is RunnableCallable and not is_after_model(step)]
+        if not steps:
+            continue
+        passed, why = _passed(graph, name)
+        nodes = [graph.nodes[end] for each in passed for end in _behind(builder, each) if end in graph.nodes]
+        made, around = _tool_node([part for each in nodes for part in flat(each.bound)])
+        if made is None:
+            continue
+        routed, why = reduced and all(_routed_by_packages(builder, each) for each in passed), why or around
+        tools = {each: offered(tool) for each, tool in made.tools_by_name.items()}
+        if why:
+            tools = {each: found._replace(why=why, searches=False) for each, found in tools.items()}
+        for step in steps:
+            trusted, on_engine = _looked_at(step)
+            yield Turns(name, step, graph, made, tools, trusted and routed and not why, on_engine)
+
+
+def _passed(graph: Any, name: str) -> tuple[list[str], str]:
+    """Returns a node and those of middleware behind it, before the tools; and why what is there ends it, if it does."""
+    found, why = [name], ""
+    for each in found:
+        for end in _behind(graph.builder, each):
+            steps = [] if end in found or end not in graph.nodes else list(flat(graph.nodes[end].bound))
+            if any(map(is_after_model, steps)):
+                found.append(end)
+                why = why or ("" if all(map(passes_on, steps)) else f"`{end}` runs between the model and the tools")
+    return found, why
 
 
 def _behind(builder: Any, name: str) -> set[str]:
@@ -162,13 +182,12 @@ def _fans_out(builder: Any) -> bool:
     return not all(picks_one(each.path) for branches in builder.branches.values() for each in branches.values())
 
 
-def _tool_node(parts: Sequence[Any]) -> ToolNode | None:
-    """Returns the only ``ToolNode`` among some nodes; None if its calls are not simply made."""
+def _tool_node(parts: Sequence[Any]) -> tuple[ToolNode | None, str]:
+    """Returns the only ``ToolNode`` among some nodes, None if there is none; and why its calls are not simply made."""
     nodes = [part for part in parts if isinstance(part, ToolNode)]
     if len(nodes) != 1 or type(nodes[0]) is not ToolNode:
-        return None
-    node: Any = nodes[0]
-    return node if node._wrap_tool_call is None and node._awrap_tool_call is None else None
+        return None, ""
+    return nodes[0], "" if calls_through(nodes[0]) else "a `wrap_tool_call` of middleware is around them"
 
 
 def offered(tool: BaseTool) -> Offered:
@@ -182,7 +201,7 @@ def offered(tool: BaseTool) -> Offered:
     hint = None if said else hinted(made)
     said = said if hint is None else [hint] * len(functions)
     if not functions or len(said) < len(functions):
-        pure = bool(functions) and all(judged(func).pure for func in functions)
+        pure = bool(functions) and all(judged(func).pure or writes_state(func) for func in functions)
         if not said and may_search(made):
             return Offered(tool, "", both, guards=True, searches=True)
         return Offered(tool, "its effects are not declared", both, guards=not pure)
