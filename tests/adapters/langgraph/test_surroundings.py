@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.output_parsers import StrOutputParser
@@ -20,7 +20,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 import fineflow
 from fineflow.testing import virtual, virtual_threads
@@ -33,6 +33,7 @@ chain = (
 TENANT: ContextVar[str] = ContextVar("tenant")
 PROMPT = Path(__file__).with_name("prompt.tmp")
 WORDS = ["a", "b", "c"]
+WRITTEN: list[str] = []
 
 
 class State(TypedDict):
@@ -202,6 +203,33 @@ def test_a_sleep_between_calls_stays_one() -> None:
 
     app = graph(node)
     assert virtual.run(fineflow.optimize(app).ainvoke({"found": []})).seconds == 4.5
+
+
+class Loud(BaseModel):
+    """Making one runs code of the user's."""
+
+    style: Annotated[str, AfterValidator(lambda value: WRITTEN.append(value) or value)] = "x"
+
+
+def makes_what_runs_code(state: State) -> Any:
+    return ask(Loud(style="loud").style)
+
+
+class OwnStore(InMemoryStore):
+    def batch(self, ops: Any) -> Any:
+        WRITTEN.append("read")
+        return super().batch(ops)
+
+
+@needs_virtual_threads
+def test_a_walk_runs_no_code_of_the_users() -> None:
+    for node, store in ((makes_what_runs_code, None), (stored, OwnStore())):
+        app, counts = graph(node, store), []
+        for each in (app, fineflow.optimize(app, strict=True)):
+            WRITTEN.clear()
+            virtual_threads.run(lambda each=each: each.invoke({"found": []}, CONFIG))
+            counts.append(list(WRITTEN))
+        assert counts[0] == counts[1] != []
 
 
 def changes_the_environment(state: State) -> Any:

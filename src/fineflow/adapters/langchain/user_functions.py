@@ -77,7 +77,11 @@ def methods_of(obj: Any) -> frozenset[str] | None:
 @functools.lru_cache(1024)
 def _of_class(own: Any) -> frozenset[str] | None:
     found = next((names for kind, names in _METHODS if issubclass(own, kind)), None)
-    stores = found is None and any((each.__module__, each.__name__) == _GRAPH_STORE for each in own.__mro__)
+    stores = (
+        found is None
+        and of_package(own.__module__)
+        and any((each.__module__, each.__name__) == _GRAPH_STORE for each in own.__mro__)
+    )
     return _STORED if stores else found
 
 

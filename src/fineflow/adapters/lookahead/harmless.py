@@ -25,8 +25,10 @@ import uuid
 import warnings
 from typing import Any
 
+from fineflow.adapters.analysis.data_models import plain_model
 from fineflow.adapters.lookahead.values import INERT, SWALLOWS, UNKNOWN
 
+_FACTORIES = (None, list, dict, set, str, int, float, bool)
 _LEVELS = "debug info warning warn error exception critical log trace success"
 LOG_METHODS = frozenset({*_LEVELS.split(), "isEnabledFor", "bind", "opt"})
 
@@ -132,11 +134,10 @@ def logs(obj: Any, name: str) -> bool:
 
 
 def makes_plainly(kind: Any) -> bool:
-    """Returns True for a silent pydantic model whose values are all given, or constants."""
-    fields = getattr(kind, "__pydantic_fields__", None)
-    if type(fields) is not dict or not is_silent_model(kind):
+    """Returns True for a pydantic model whose making runs no code of the user's, and depends on its values alone."""
+    if not plain_model(kind):
         return False
-    return all(field.default_factory in (None, list, dict, set, str, int, float) for field in fields.values())
+    return all(field.default_factory in _FACTORIES for field in kind.__pydantic_fields__.values())
 
 
 def is_silent_model(kind: Any) -> bool:

@@ -90,7 +90,7 @@ def opened(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> TextFile:
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise Stop("opens something else than a file")
-    if found.st_size > _BYTES:
+    if not 0 < found.st_size <= _BYTES:  # empty ones may be the kernel's, which wait for something
         return TextFile(None)
     more = {name: value for name, value in given.items() if name not in ("file", "mode")}
     with open(path, **more) as file:

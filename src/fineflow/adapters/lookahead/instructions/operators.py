@@ -115,7 +115,7 @@ def _contains(f: Frame, ins: Instruction) -> None:
     if isinstance(container, Lazy):
         container = f.walk.aliases.one_of(UNKNOWN, iteration.rest(f.walk, container))
     container = as_data(container)
-    if type(container) is dict and f.walk.whole(container):  # its values do not count
+    if type(container) is dict and f.walk.owns(container) and f.walk.whole(container):  # its values do not count
         container = f.walk.own(tuple(container))
     if not f.walk.known(part) or not f.walk.known(container):
         f.walk.touch(part, container)
