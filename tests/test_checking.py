@@ -52,6 +52,13 @@ APP = """
         return RunnableLambda(answer)
 
     provider, other = of_provider("salt"), of_provider("fish")
+
+    def sizes(first, second="x"):
+        return chain.invoke({"q": first}) + chain.invoke({"q": second})
+
+    async def asizes(first):
+        yield await chain.ainvoke({"q": first})
+        yield await chain.ainvoke({"q": first * 2})
 """
 
 
@@ -91,6 +98,15 @@ def test_runnables_take_json(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "invoke           equal" in out and "abatch           equal" in out
     assert "2 calls, all equal" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("sizes", "abc"), ("sizes", '{"first": "abc", "second": "de"}'), ("asizes", "a")]
+)
+def test_functions_that_need_arguments_are_called(name: str, given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check(name, "--input", given) == 0
+    out = capsys.readouterr().out
+    assert "__call__         equal" in out and "1 call, all equal" in out
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, optimize: Any) -> None:

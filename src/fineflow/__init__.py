@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from fineflow._lazy import Lazy, lazily
 from fineflow.api import explain, optimize
 from fineflow.cost_model.costs import costs
-from fineflow.declare import effects, external, pure
+from fineflow.declare import effects, external, pure, trust_tools
 from fineflow.errors import (
     BackendError,
     FineflowError,
@@ -79,6 +79,7 @@ __all__ = [
     "shutdown",
     "statistics",
     "status",
+    "trust_tools",
     "uninstrument",
     "verified",
 ]

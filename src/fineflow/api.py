@@ -10,15 +10,17 @@ run      the e-graph runs ahead, stock claims its results       adapters/core/se
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from fineflow import tested_versions
 from fineflow.adapters.registry import framework_of, is_optimized, taken, unusable
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation
+from fineflow.ir.text import name_of
 from fineflow.observe.critical import Forecasts
 from fineflow.obstacles import advice, unrecognised
 from fineflow.options import Options, disabled
@@ -42,12 +44,48 @@ _ONLY_INSIDE = (
     "in the last call of this one only calls inside its functions ran ahead, which are not timed one by one. See "
     "explain() without last_run for where they are"
 )
+_LATER: Any = object()
 _NO_GAIN = "nothing in it can start earlier than stock starts it"
 _NO_GAIN_YET = f"as it is, {_NO_GAIN}"
 
 
+@overload
 def optimize(
     obj: T,
+    *,
+    passes: Sequence[Pass] = ...,
+    strict: bool = ...,
+    assume_pure: bool = ...,
+    eager: bool = ...,
+    timeout: float | None = ...,
+    max_concurrency: int | None = ...,
+    trust: str = ...,
+    verify: float | Verify | None = ...,
+    objective: str | None = ...,
+    across_nodes: bool = ...,
+    cache: str | None = ...,
+) -> T: ...
+
+
+@overload
+def optimize(
+    *,
+    passes: Sequence[Pass] = ...,
+    strict: bool = ...,
+    assume_pure: bool = ...,
+    eager: bool = ...,
+    timeout: float | None = ...,
+    max_concurrency: int | None = ...,
+    trust: str = ...,
+    verify: float | Verify | None = ...,
+    objective: str | None = ...,
+    across_nodes: bool = ...,
+    cache: str | None = ...,
+) -> Callable[[T], T]: ...
+
+
+def optimize(
+    obj: Any = _LATER,
     *,
     passes: Sequence[Pass] = PASSES,
     strict: bool = False,
@@ -62,14 +100,17 @@ def optimize(
     cache: str | None = None,
     stream_answers: bool = False,
     waste: float | None = None,
-) -> T:
+) -> Any:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
     obj: a LangChain ``Runnable``, which a compiled LangGraph graph is, too; or a LlamaIndex query engine, retriever,
     response synthesizer or chat engine, a tool that calls a query engine or retriever, an agent, a workflow, an
-    ``IngestionPipeline``, a ``VectorStoreIndex`` (or the class, to build one) or a ``DocumentQA``. Anything else is
-    returned unchanged, with a ``FineflowWarning``. For the other arguments see
-    :class:`fineflow.Options`.
+    ``IngestionPipeline``, a ``VectorStoreIndex`` (or the class, to build one) or a ``DocumentQA``; or a function
+    (also an async one, a generator function, or a bound method) that calls such objects. Anything else is returned
+    unchanged, with a ``FineflowWarning``. For the other arguments see :class:`fineflow.Options`.
+
+    It is also a decorator of functions and methods: ``@fineflow.optimize``, or with arguments
+    ``@fineflow.optimize(max_concurrency=4)``.
 
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
@@ -93,15 +134,20 @@ def optimize(
         stream_answers=stream_answers,
         waste=waste,
     )
+    again = functools.partial(optimize, **{each.name: getattr(options, each.name) for each in fields(options)})
+    if obj is _LATER:
+        return again
     if disabled():
         return obj
+    if isinstance(obj, staticmethod | classmethod):
+        return type(obj)(again(obj.__func__))
     wrapped: Any = obj
     if is_optimized(obj):
         wrapped = wrapped.__wrapped__
     framework = framework_of(wrapped)
     if framework is not None:
         tested_versions.warn_once()
-        return cast(T, framework.optimized_class(wrapped)(wrapped, options, framework, plan))
+        return framework.optimized_class(wrapped)(wrapped, options, framework, plan)
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
     text = f"fineflow.optimize expected {taken()}, got {got}"
     if strict:
@@ -165,7 +211,7 @@ def explain(
         return Explanation(name=f"class {own.__name__}", fallback=text, taken=False, off=off)
     if framework is None:
         text = f"it is not {taken()}; optimize leaves it as it is{unusable()}"
-        return Explanation(name=type(obj).__name__, fallback=text, taken=False, off=off)
+        return Explanation(name=name_of(own), fallback=text, taken=False, off=off)
     found = _explained(framework, obj, "", options, input, obj._self_last if last_run else None)
     if last_run and not _ran(found):
         trace = None if obj._self_last is None else obj._self_last.trace
@@ -191,7 +237,7 @@ def _explained(
     entries = tuple(entry for each in plans for entry in each.entries)
     said = (*unrecognised(shown), *advice(shown, lambda: plan(framework, obj, options, shown.way)))
     return Explanation(
-        name=f"{type(obj).__name__} ({at})" if at else type(obj).__name__,
+        name=f"{name_of(obj)} ({at})" if at else name_of(obj),
         p_graph=shown.p_graph,
         e_graph=shown.e_graph,
         notes=shown.e_graph.notes,

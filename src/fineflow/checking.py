@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, is_dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import fineflow
@@ -24,6 +25,7 @@ from fineflow.demo.inputs import one_line
 from fineflow.errors import UsageError
 from fineflow.ir.text import WIDTH, wrap
 
+CALL = "__call__"
 _ANSWERS = frozenset({"value", "chunks", "runs", "content", "text", "spans"})  # what a model's answer is found in
 
 See = Callable[[Callable[[Any], Any], str, Any], Any]
@@ -61,6 +63,8 @@ class Target:
 def find(name: str) -> Target:
     """Returns the target that ``module:name`` names. Raises UsageError if it is missing or cannot be optimized."""
     make, obj = named(name)
+    if type(obj) is FunctionType:
+        return _function(obj)
     runnables = sys.modules.get("langchain_core.runnables")
     if runnables is not None and isinstance(obj, runnables.Runnable):
         return _chain(make)
@@ -84,7 +88,8 @@ def named(name: str) -> tuple[Callable[[], Any], Any]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = functools.reduce(getattr, path.split("."), importlib.import_module(module))
-        _check_arguments(name, found)
+        if _needed(found) and type(found := getattr(found, "__wrapped__", found)) is FunctionType:
+            return lambda: found, found
         make: Callable[[], Any] = found if inspect.isroutine(found) else lambda: found
         obj = make()
     except UsageError:
@@ -108,20 +113,49 @@ def _where(error: BaseException) -> str:
     return "" if last is None or here else f" (at {last.filename}:{last.lineno})"
 
 
-def _check_arguments(name: str, found: Any) -> None:
-    """Raises UsageError for a function that cannot be called without arguments."""
-    try:
-        needed = inspect.isroutine(found) and [
-            each.name
-            for each in inspect.signature(found).parameters.values()
-            if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-        ]
-    except (TypeError, ValueError):  # a builtin that does not tell
-        return
-    if needed:
-        raise UsageError(
-            f"{name} is a function that needs {', '.join(needed)}; expected one that makes the object without arguments"
-        )
+def _needed(found: Any) -> list[str]:
+    """Returns the parameters without which a function cannot be called: then it is itself what is checked."""
+    if not inspect.isfunction(found):
+        return []
+    parameters = inspect.signature(found).parameters.values()
+    return [
+        each.name
+        for each in parameters
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+
+
+def called(obj: Any, entry: str, given: Any) -> Any:
+    """Calls an object by a method, a function by ``__call__``: with its arguments by name, if all are in the input."""
+    names = set(_needed(obj)) if entry == CALL else set[str]()
+    return obj(**given) if names and isinstance(given, dict) and given.keys() >= names else getattr(obj, entry)(given)
+
+
+def awaits(obj: Any, entry: str) -> bool:
+    """Returns True if calls by a method are awaited, or yield pieces asynchronously."""
+    return entry.startswith("a") or inspect.iscoroutinefunction(obj) or inspect.isasyncgenfunction(obj)
+
+
+def _function(func: Any) -> Target:
+    """Returns the target of a function."""
+    from fineflow.testing import differential
+
+    def see(change: Callable[[Any], Any], entry: str, given: Any) -> Any:
+        runs = change(func)
+
+        async def arun(value: Any) -> Any:
+            made = called(runs, CALL, value)
+            return [each async for each in made] if inspect.isasyncgen(made) else await made
+
+        def run(value: Any) -> Any:
+            made = called(runs, CALL, value)
+            return list(made) if inspect.isgenerator(made) else made
+
+        later = awaits(func, CALL)
+        step = differential.as_step(arun if later else run, func.__name__)
+        return differential.observe(step, "ainvoke" if later else "invoke", given)
+
+    return Target(lambda: func, (CALL,), see, differential.differences, json_input=True)
 
 
 def _otherwise(obj: Any) -> str:

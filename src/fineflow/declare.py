@@ -75,6 +75,9 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     may be called as soon as its argument is ready, in another thread (a coroutine function: in the caller's event
     loop), as often as the framework would call it; that call may have happened even though an earlier step fails.
 
+    It is believed wherever it is called: as a step of a chain, as a tool, in a node, in a function that another one
+    calls. For a function of a library: ``fineflow.effects(reads="the web")(httpx.get)``.
+
     A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
     given, and TypeError for positional arguments, as in ``@effects`` without parentheses.
     """
@@ -119,6 +122,35 @@ def external(kind: C) -> C:
 def declared_external(kind: type) -> bool:
     """Returns True if this class itself was declared ``@external``; base classes do not count."""
     return kind in _external or kind in _supposed.get()
+
+
+_trusting: list[Callable[[Any, str], bool]] = []
+
+
+def trust_tools(which: Any) -> None:
+    """Believes the annotations of some tools of MCP servers: those with ``readOnlyHint`` are declared to read.
+
+    They may then start while the model is still writing (docs/langgraph.md). Tools without the hint stay undeclared.
+    The protocol calls annotations untrusted unless they come from a trusted server. Holds for agents that are first
+    called afterwards.
+
+    which: the name of a server, as ``MultiServerMCPClient`` has it; a list of tools, as its ``get_tools()`` returns
+    them; or a function that says of a tool whether it is trusted. Raises TypeError for anything else.
+    """
+    if isinstance(which, str):
+        _trusting.append(lambda tool, server: server == which)
+    elif isinstance(which, list | tuple | set | frozenset) and all(hasattr(each, "name") for each in which):
+        known = list(which)
+        _trusting.append(lambda tool, server: any(tool is each for each in known))
+    elif callable(which):
+        _trusting.append(lambda tool, server: bool(which(tool)))
+    else:
+        raise TypeError(f"trust_tools() takes the name of a server, tools, or a function of a tool, not {_kind(which)}")
+
+
+def trusts_tool(tool: Any, server: str) -> bool:
+    """Returns True if the annotations of a tool are believed. server: the name of its server, "" for none."""
+    return any(each(tool, server) for each in _trusting)
 
 
 _supposed: ContextVar[tuple[Any, ...]] = ContextVar("fineflow_supposed", default=())

@@ -141,7 +141,7 @@ def changes_state(items):
 def opens(items):
     for item in items:
         llm.invoke(item)
-        open("/nowhere")  # noqa: SIM115
+        open("/nowhere", "w")  # noqa: SIM115
 
 
 def counts(items):
@@ -383,7 +383,7 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "drops some": (drops_some, ["a"], ""),
     "deletes": (deletes, ["a"], ""),
     "grows what it iterates": (grows_what_it_iterates, [*ITEMS, "aa", "bbbb"], ""),
-    "opens a file": (opens, ["a"], "calls open"),
+    "opens a file": (opens, ["a"], "opens a file for more than reading text"),
     "counts": (counts, [1, 2, 3], ""),
     "unknown loop": (unknown_loop, ["list", "last"], ""),
     "ternary": (ternary, ["a", "b"], ""),
@@ -472,14 +472,14 @@ def test_a_later_walk_reads_the_state_before_the_function() -> None:
 def test_a_later_walk_that_meets_another_change_is_stale() -> None:
     def changes_late(items):
         if llm.invoke("first") == "go":
-            open("/nowhere")  # noqa: SIM115
+            open("/nowhere", "w")  # noqa: SIM115
         llm.invoke(len(items))
         items.append("z")
 
     host = Host()
     host.walk = Walk(host, host.past)
     host.walk.run(changes_late, [list(ITEMS)], {})
-    assert host.walk.reason == "calls open"
+    assert host.walk.reason == "opens a file for more than reading text"
     host = Host({"first": "stay"}, past=host.past)
     host.walk = Walk(host, host.past)
     host.walk.run(changes_late, [list(ITEMS)], {})

@@ -101,7 +101,6 @@ def test_an_object_that_raises_is_timed_and_said(capsys: pytest.CaptureFixture[s
         (["timed_app:chain", "--input", "{bad"], "does not parse"),
         (["timed_app:writing", "--input", "x"], "16 calls would repeat that: add --repeat-writes if that does no harm"),
         (["timed_app:numbers", "--input", "x"], "is of class count; expected a LangChain Runnable"),
-        (["timed_app:fails", "--input", "x"], "is a function that needs value; expected one that makes the object"),
         (["timed_app.py:chain", "--input", "x"], "names a file; write timed_app:chain"),
     ],
 )

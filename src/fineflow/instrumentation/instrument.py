@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import warnings
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FunctionType
 from typing import Any
 
 import wrapt
 
 import fineflow
 from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.inner_calls.functions import CALL
 from fineflow.adapters.registry import framework_of, is_optimized
 from fineflow.errors import FineflowWarning
-from fineflow.instrumentation.routing import METHODS, Routing, inside
+from fineflow.instrumentation.functions import Functions
+from fineflow.instrumentation.routing import METHODS, Routing, inside, is_inside
 from fineflow.instrumentation.status import Counts, Status
 from fineflow.options import Options, disabled
 from fineflow.runtime.reruns import repeating
@@ -45,6 +49,7 @@ class Instrumentation(Routing):
         super().__init__(fineflow.optimize, options)
         self._allow, self._deny = tuple(allow), tuple(deny)
         self._counts = Counts()
+        self._functions = Functions(lambda func: self.optimize(func, **self.options), self._calls)
         self.faults = 0
 
     def hook(self) -> None:
@@ -91,12 +96,24 @@ class Instrumentation(Routing):
             return own
         try:
             with inside():
+                self._functions.look(sys._getframe(2))
                 fast = self.proxy(obj)
                 method: Callable[..., Any] = getattr(fast, name)
             return _Counting(self, fast, name, method)
         except Exception as error:
             self._fault(obj, error)
             return own
+
+    def _calls(self, fast: Any) -> bool:
+        """Counts a call of a function that was found, and returns True, if it is routed."""
+        taken = self._installed and not is_inside() and self.takes(fast.__wrapped__)
+        if taken:
+            self.count(fast, CALL)
+        return taken
+
+    def uninstall(self) -> None:
+        super().uninstall()
+        self._functions.restore()
 
     def count(self, fast: Any, name: str) -> None:
         """Counts a call that has ended."""
@@ -171,13 +188,16 @@ class _Counting:
 def _fits(pattern: Pattern, obj: Any) -> bool:
     kind = type(obj)
     if isinstance(pattern, str):
+        if kind is FunctionType:
+            return f"{obj.__module__}.{obj.__qualname__}".startswith(pattern)
         return any(f"{each.__module__}.{each.__qualname__}".startswith(pattern) for each in kind.__mro__)
     return isinstance(obj, pattern) if isinstance(pattern, type) else bool(pattern(obj))
 
 
 def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), **options: Any) -> None:
     """Sends the outermost calls of an unchanged app through ``optimize``: of runnables, and of LlamaIndex's query
-    engines, retrievers and chat engines.
+    engines, retrievers and chat engines; and of functions and methods of the app that call several of these, from their
+    second call on.
 
     Calls inside these, and inside calls that the lists leave, run as they do; so do objects that the app optimizes. A
     LangGraph graph in which nothing gains, or another object of a package that no plan sees into, runs as it is, and

@@ -69,6 +69,11 @@ def inside() -> Iterator[None]:
         _inside.reset(token)
 
 
+def is_inside() -> bool:
+    """Returns True inside of a routed call."""
+    return _inside.get()
+
+
 class Routing:
     """The shims of one installation, the plans of objects that are called repeatedly, and the counts of routed calls.
 

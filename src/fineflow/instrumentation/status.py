@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from fineflow.adapters.registry import is_optimized
-from fineflow.ir.text import WIDTH, duration, printable, wrap
+from fineflow.ir.text import WIDTH, duration, name_of, printable, wrap
 from fineflow.observe.gain import saved_seconds
 
 _NAMED = 64  # kinds of objects
@@ -115,11 +115,11 @@ class Counts:
         """Counts a call of an optimized object, by the method of that name, that has ended."""
         plans = [plan for plan in getattr(fast, "_self_plans", {}).values() if plan is not None]
         ahead = any(plan.follows_for(name, eager=eager) for plan in plans)
-        kind = type(fast.__wrapped__) if is_optimized(fast) else type(fast)
+        kind = name_of(fast.__wrapped__ if is_optimized(fast) else fast)
         with self._lock:
-            if len(self._counts) >= _NAMED and kind.__name__ not in self._counts:
+            if len(self._counts) >= _NAMED and kind not in self._counts:
                 return
-            found = self._counts.setdefault(kind.__name__, _Count())
+            found = self._counts.setdefault(kind, _Count())
             found.calls += 1
             found.ahead += ahead
         last = getattr(fast, "_self_last", None)  # perhaps of another call that ended at the same time

@@ -14,6 +14,8 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from types import FunctionType, MethodType
+from typing import Any
 
 from fineflow.ir.graph import Graph
 from fineflow.ir.primitive import Effect, Primitive, Ref
@@ -27,6 +29,13 @@ _INTERNAL = frozenset({"how", "key", "pairwise", "received", "unless_constant", 
 _EMPTY: tuple[object, ...] = ("", (), [], {}, None)
 _SHORT = 40
 _HEADINGS = ("name", "depth")
+
+
+def name_of(obj: Any) -> str:
+    """Returns the name of an object for display: a function's own, that of the class of others."""
+    if type(obj) in (FunctionType, MethodType):
+        return str(obj.__qualname__).rpartition("<locals>.")[2]
+    return type(obj).__name__
 
 
 @dataclass(frozen=True, slots=True)

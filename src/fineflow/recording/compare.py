@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import fineflow
-from fineflow.checking import Target, find, parsed
+from fineflow.checking import Target, awaits, called, find, parsed
 from fineflow.demo.inputs import one_line
 from fineflow.errors import UsageError
 from fineflow.ir.spec import everything
@@ -99,7 +99,7 @@ def calling(
     """Returns a function that calls an object by a method, and reads a stream to its end. run: runs its coroutines."""
 
     async def acall(obj: Any) -> None:
-        made = getattr(obj, entry)(given)
+        made = called(obj, entry, given)
         value = await made if inspect.isawaitable(made) else made
         pieces = value if hasattr(value, "__aiter__") else getattr(value, "response_gen", None)
         if hasattr(pieces, "__aiter__"):
@@ -108,10 +108,10 @@ def calling(
 
     def call(obj: Any) -> None:
         _reset(obj)
-        if entry.startswith("a"):
+        if awaits(obj, entry):
             run(acall(obj))
             return
-        value = getattr(obj, entry)(given)
+        value = called(obj, entry, given)
         pieces = value if inspect.isgenerator(value) else getattr(value, "response_gen", None)
         for _ in pieces or ():
             pass

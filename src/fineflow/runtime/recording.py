@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fineflow.ir import Graph
+from fineflow.ir.text import name_of
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.trace import Trace
@@ -115,7 +116,7 @@ def current() -> RecordedCall | None:
 
 def begin(obj: Any, entry: str, *, optimized: bool, name: str = "") -> RecordedCall:
     """Begins a call. Its context has to be marked with its number (``events.mark_call``)."""
-    made = RecordedCall(next(_numbers), name or type(obj).__name__, entry, optimized, _weak(obj), began=events.now())
+    made = RecordedCall(next(_numbers), name or name_of(obj), entry, optimized, _weak(obj), began=events.now())
     _under_way[made.number] = made
     for recorder in tuple(recorders):
         recorder(made)
@@ -134,7 +135,7 @@ def ended(obj: Any, written: Graph, summary: Summary) -> None:
     """Adds a call that followed a plan, and has ended, to the recorded call that it is part of."""
     call = current()
     if call is not None:
-        call.graphs.append(Ended(type(obj).__name__, written, summary))
+        call.graphs.append(Ended(name_of(obj), written, summary))
 
 
 def _weak(obj: Any) -> Callable[[], Any]:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from fineflow.testing import virtual_threads
 from fineflow.testing.bounded import bounded
@@ -208,6 +208,11 @@ def _raced(entry: str) -> tuple[str, ...]:
     """Returns the fields that tell how far the steps beside one that fails have come."""
     events = ("value ",) if entry == "astream_events" else ()
     return ("runs ", "leftover ", "log ", *events)
+
+
+def as_step(func: Callable[[Any], Any], name: str) -> Runnable[Any, Any]:
+    """Returns a runnable that calls a function of one argument, so that it can be observed."""
+    return RunnableLambda(func, name=name)
 
 
 def _observe_made(

@@ -6,14 +6,16 @@ import logging
 from typing import Any
 
 import pytest
-from agent_cases import Agent, both, ran
+from agent_cases import FOUR, Agent, both, ran
 from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
+    LLMToolEmulator,
     ModelCallLimitMiddleware,
     PIIMiddleware,
     TodoListMiddleware,
     ToolCallLimitMiddleware,
+    ToolErrorMiddleware,
     ToolRetryMiddleware,
     after_model,
     wrap_tool_call,
@@ -22,6 +24,7 @@ from langchain_core.messages import ToolMessage
 
 import fineflow
 from fineflow.testing import virtual_threads
+from fineflow.testing.langchain import FakeChat
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 logger = logging.getLogger("monitor")
@@ -138,13 +141,15 @@ MAKING: list[tuple[str, list[Any]]] = [
     ("invoke", [ToolRetryMiddleware()]),
     ("ainvoke", [ToolRetryMiddleware()]),
     ("invoke", [ModelCallLimitMiddleware(run_limit=9)]),
+    ("invoke", [ToolCallLimitMiddleware(run_limit=9)]),
+    ("invoke", [ToolErrorMiddleware(on_error=lambda error, _: str(error))]),
     ("invoke", [PIIMiddleware("email")]),
     ("invoke", [Monitors(), around, seen, TodoListMiddleware(), Looks()]),
 ]
 OTHERS: list[Any] = [
     *(Counts(), Refuses(), Fails(), Changes(), Answers(), Jumps(), cached),
     HumanInTheLoopMiddleware({"look_up": False}),
-    ToolCallLimitMiddleware(run_limit=9),
+    LLMToolEmulator(model=FakeChat()),
     PIIMiddleware("email", apply_to_output=True),
 ]
 
@@ -165,6 +170,20 @@ def test_tools_wait_for_stock_where_a_call_may_be_left_out_or_changed(middleware
     name = type(middleware).__name__
     said = " ".join(str(fineflow.explain(fineflow.optimize(mine.graph))).split())
     assert f"of {name} may leave calls out, or change them" in said
+
+
+def test_a_retried_call_is_made_as_often_as_by_stock() -> None:
+    middleware = [ToolRetryMiddleware(max_retries=2, initial_delay=0.0, jitter=False)]
+    stock, mine, _, _ = both("invoke", fails="bridges", middleware=middleware)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert mine.called.count("bridges") == 3
+
+
+def test_a_list_of_todos_keeps_no_tool_waiting() -> None:
+    todos = ("write_todos", {"todos": [{"content": "look rivers up", "status": "in_progress"}]})
+    _, mine, before, after = both("invoke", [todos, *FOUR], middleware=[TodoListMiddleware()])
+    assert len(mine.early) == len(FOUR)
+    assert before / after > 1.1
 
 
 def test_one_hook_that_may_leave_calls_out_is_enough() -> None:

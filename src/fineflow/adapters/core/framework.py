@@ -164,9 +164,11 @@ class Framework(ABC):
     def component(self, obj: Any) -> LimitedComponent:
         """Returns the limited component of an object. Raises TypeError if it cannot be limited."""
 
-    def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool) -> Shadows:
-        """Returns the shadows of an object, not yet built."""
-        return Shadows(
+    def shadows(
+        self, plan: Plan, planned: Any, *, sync: bool, ahead: bool, made: Callable[..., Shadows] = Shadows
+    ) -> Shadows:
+        """Returns the shadows of an object, not yet built. made: makes them."""
+        return made(
             plan,
             self.rows,
             sync=sync,

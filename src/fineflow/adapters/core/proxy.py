@@ -22,6 +22,7 @@ from fineflow.adapters.core.repeatable import Verdict, verdict
 from fineflow.adapters.core.session import Session
 from fineflow.adapters.core.verifying import Sampled, chosen
 from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.ir.text import name_of
 from fineflow.options import Options, changes_nothing
 from fineflow.runtime import recording
 from fineflow.runtime.call.cancellation import stopping
@@ -104,7 +105,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         except Exception as error:
             own = isinstance(error, PlanningError)  # raised by a user's pass, and the message says so
             what = str(error) if own else f"{type(error).__name__}: {error}"
-            text = f"{type(self.__wrapped__).__name__} could not be planned ({what})"
+            text = f"{name_of(self.__wrapped__)} could not be planned ({what})"
             if self._self_options.strict:
                 cause = error.__cause__ if own else error
                 raise PlanningError(f"{text}; without strict=True it runs as stock") from cause or error
@@ -353,21 +354,19 @@ class Planned(wrapt.ObjectProxy[Any]):
             return self._self_chunks(plan, invocation)
         return deadline.iterate(partial(self._self_chunks, plan, invocation), timeout)
 
-    def _self_chunks(self, plan: Plan | None, invocation: Invocation) -> Generator[Any, None, None]:
+    def _self_chunks(self, plan: Plan | None, invocation: Invocation) -> Generator[Any, Any, Any]:
         if (verified := self._self_chosen(plan, invocation)) is not None:
-            yield from verified.iterate(self._self_chunks(plan, invocation))
-            return
+            return (yield from verified.iterate(self._self_chunks(plan, invocation)))
         with InThread(self._self_admission(invocation)) as admission:
             if plan is None:
                 with admission:
                     chunks = invocation.stock(self.__wrapped__)
-                yield from _Steps(chunks, admission)
-                return
+                return (yield from _Steps(chunks, admission))
             session = Session(self, plan, invocation)
             if unfinished.some():
                 session.begin_before_writes(admission)
             with session.in_thread(admission) as runs:
-                yield from _Steps(AbandonableStream(invocation.stock(runs)), admission)
+                return (yield from _Steps(AbandonableStream(invocation.stock(runs)), admission))
 
     def _self_aiterate(self, invocation: Invocation) -> AsyncIterator[Any]:
         """Runs an async call that streams."""
@@ -386,7 +385,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         items = partial(self._self_achunks, plan, invocation)
         return items() if timeout is None else deadline.aiterate(items, timeout)
 
-    async def _self_achunks(self, plan: Plan | None, invocation: Invocation) -> AsyncGenerator[Any, None]:
+    async def _self_achunks(self, plan: Plan | None, invocation: Invocation) -> AsyncGenerator[Any, Any]:
         if (verified := self._self_chosen(plan, invocation)) is not None:
             async with aclosing(verified.aiterate(self._self_achunks(plan, invocation))) as chunks:
                 async for chunk in chunks:
@@ -408,12 +407,14 @@ class Planned(wrapt.ObjectProxy[Any]):
                 items = invocation.stock(runs)
             if hasattr(items, "aclose"):
                 stack.push_async_callback(items.aclose)
+            step: Any = anext(items, _END)
             while True:
                 with admission, scope.inside():
-                    item = await stopping(anext(items, _END), scope.stop)
+                    item = await stopping(step, scope.stop)
                 if item is _END:
                     return
-                yield item
+                sent = yield item
+                step = anext(items, _END) if sent is None else _sent(items, sent)
 
     # Copies of a proxy are optimized copies of the wrapped object.
 
@@ -443,6 +444,14 @@ def _answering(planner: Planner) -> Planner:
     return planner if isinstance(planner, partial) else partial(planner, answer=True)
 
 
+async def _sent(items: Any, value: Any) -> Any:
+    """Returns the item that an async generator gives for a value that its reader has sent."""
+    try:
+        return await items.asend(value)
+    except StopAsyncIteration:
+        return _END
+
+
 class _Ending:
     """Ends a session when an exit stack unwinds."""
 
@@ -466,6 +475,10 @@ class _Steps(Iterator[Any]):
     def __next__(self) -> Any:
         with self._admission:
             return next(self._chunks)
+
+    def send(self, value: Any) -> Any:
+        with self._admission:
+            return self._chunks.send(value)
 
     def throw(self, *error: Any) -> Any:
         with self._admission:

@@ -25,6 +25,7 @@ from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.shadows import Shadows, Stale
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.ir import Op
+from fineflow.ir.text import name_of
 from fineflow.runtime import recording
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.claims import Summary
@@ -346,7 +347,7 @@ class Session:
             planned._self_plans.clear()
             return None
         except Exception as error:
-            text = f"{type(obj).__name__} could not be prepared ({type(error).__name__}: {error})"
+            text = f"{name_of(obj)} could not be prepared ({type(error).__name__}: {error})"
             if planned._self_options.strict:
                 raise PlanningError(f"{text}; without strict=True it runs as stock") from error
             warnings.warn(f"{text}; it runs as stock. Please report this.", FineflowWarning, stacklevel=6)

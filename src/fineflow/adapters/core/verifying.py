@@ -21,6 +21,7 @@ from fineflow.adapters.core.invocation import Invocation, Unrepeatable
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.repeatable import Verdict
 from fineflow.errors import FineflowError
+from fineflow.ir.text import name_of
 from fineflow.runtime.events import now
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.admission import log
@@ -49,7 +50,7 @@ def chosen(planned: Planned, plan: Plan, invocation: Invocation) -> Sampled | No
         found = planned._self_verdict(plan, settings)
         if found.refusal:
             reruns().skip(found.refusal)
-            _say_once(f"calls of {type(planned.__wrapped__).__name__} are not verified: {found.refusal}")
+            _say_once(f"calls of {name_of(planned.__wrapped__)} are not verified: {found.refusal}")
         elif not reruns().room(settings.waiting):
             reruns().skip(FULL)
         else:

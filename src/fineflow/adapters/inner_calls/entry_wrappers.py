@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from itertools import count
@@ -229,6 +229,20 @@ def looked_through(func: Any, begin: Begin) -> Any:
             return await _arun(begin, own, args, named)
 
         return arun(func)
+    if inspect.isgeneratorfunction(called(func)):
+
+        @wrapt.decorator
+        def iterate(own: Any, instance: Any, args: Any, named: Any) -> Any:
+            return _pieces(begin, own, args, named)
+
+        return iterate(func)
+    if inspect.isasyncgenfunction(called(func)):
+
+        @wrapt.decorator
+        def aiterate(own: Any, instance: Any, args: Any, named: Any) -> Any:
+            return _apieces(begin, own, args, named)
+
+        return aiterate(func)
 
     @wrapt.decorator
     def run(own: Any, instance: Any, args: Any, named: Any) -> Any:
@@ -264,3 +278,80 @@ async def _arun(begin: Begin, own: Any, args: Any, named: Any) -> Any:
             active.reset(before)
             here.reset(outer)
         await calls.aclose()
+
+
+def _pieces(begin: Begin, own: Any, args: Any, named: Any) -> Generator[Any, Any, Any]:
+    """Does what a generator function does. Its reader's code, between two values, is in no scope of it."""
+    made = own(*args, **named)
+    calls: Any = None if on_engine_loop() else begin(args, named)
+    if calls is None:
+        return (yield from made)
+    scope = partial(_scope, calls)
+    step = partial(next, made)
+    try:
+        calls.streams()
+        calls.begin()
+        while True:
+            try:
+                with scope():
+                    value = step()
+            except StopIteration as end:
+                return end.value
+            try:
+                sent = yield value
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                step = partial(made.throw, error)
+            else:
+                calls.asked(sent)
+                step = partial(made.send, sent)
+    finally:
+        with scope():
+            made.close()
+        calls.close()
+
+
+async def _apieces(begin: Begin, own: Any, args: Any, named: Any) -> AsyncGenerator[Any, Any]:
+    """``_pieces`` of an async generator function."""
+    made: Any = own(*args, **named)
+    calls: Any = begin(args, named)
+    scope = nullcontext if calls is None else partial(_scope, calls)
+    step = made.asend(None)
+    try:
+        if calls is not None:
+            calls.streams()
+            calls.begin()
+        while True:
+            try:
+                with scope():
+                    value = await step
+            except StopAsyncIteration:
+                return
+            try:
+                sent = yield value
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                step = made.athrow(error)
+            else:
+                if calls is not None:
+                    calls.asked(sent)
+                step = made.asend(sent)
+    finally:
+        with scope():
+            await made.aclose()
+        if calls is not None:
+            await calls.aclose()
+
+
+@contextmanager
+def _scope(calls: Any) -> Iterator[None]:
+    """Marks what runs in the block as the function's."""
+    before, outer = active.set(calls), here.set(calls.vectors)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # closed in another context
+            active.reset(before)
+            here.reset(outer)

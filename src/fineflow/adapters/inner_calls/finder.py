@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.proxy import Planned, merged
@@ -19,6 +19,7 @@ from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
+from fineflow.adapters.lookahead.surroundings import Injected
 from fineflow.adapters.lookahead.values import FOUND, HELD, Awaited, Coroutine, Lazy
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.visits import InTheWay
@@ -33,14 +34,22 @@ def awaited(obj: Any, name: str, *, otherwise: bool) -> bool:
 _DATA = frozenset({dict, list, tuple, set, str, int, float, bool, type(None), FunctionType})  # no components
 
 
+def shown(walk: Walk, named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns arguments with what the walk gets in place of those that stock fills in."""
+    return {name: value.shown(walk, value.value) if type(value) is Injected else value for name, value in named.items()}
+
+
 class CallFinder:
     """Walks through one run of a user function, and keeps the component calls that the walks have found.
 
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
     has met a call that may be worth running ahead. beside: it has met calls that only stock can start. writes: the
     function changes something that the walk did not create. texts: what is going to be embedded, with the embeddings.
-    latest: the call whose result stock is about to get.
+    latest: the call whose result stock is about to get. asked: see ``Walk``.
     """
+
+    asked = -1
+    in_context: ClassVar[bool] = True  # walks are made in the context of the function
 
     _walk: Walk  # the last one
 
@@ -86,6 +95,7 @@ class CallFinder:
         walk = self._walk = Walk(self, self._past)
         self._changed = {}
         self.texts.clear()
+        walk.asked, walk.in_context = self.asked, self.in_context
         self._run(walk)
         walk.leave()
         self.blocked = self.blocked or bool(walk.reason)
@@ -101,12 +111,17 @@ class CallFinder:
 
     def _run(self, walk: Walk) -> None:
         func, args, named = self._function
-        walk.run(func, args, named)
+        walk.run(func, args, shown(walk, named))
 
     @property
     def through(self) -> bool:
         """True if the last walk got through the function, which changes nothing that it did not create."""
         return not (self._walk.reason or self._walk.changes_others)
+
+    @property
+    def paused(self) -> bool:
+        """True if the last walk ended at a yield, whose caller has not asked for more yet."""
+        return self._walk.paused
 
     @property
     def value(self) -> Any:
@@ -383,6 +398,8 @@ class CallFinder:
         Callbacks, tags and the like, which stock fills in, may be unknown.
         """
         for each in (*args[1:], *named.values()):
+            if self._walk.is_fixed(each):  # that of the run, which the call gets anyway
+                continue
             if each is HELD or each is FOUND or (type(each) is dict and not self._walk.whole(each)):
                 return False
             if type(each) is dict and not self._walk.known(each.get("configurable")):
@@ -425,4 +442,9 @@ class CallFinder:
 
     def _given(self, arg: Any) -> Any:
         # Only what the key leaves out, such as a config with callbacks of stock, can be unknown.
-        return self._walk.copied(arg) if self._walk.known(arg) else None
+        walk = self._walk
+        if walk.known(arg):
+            return walk.copied(arg)
+        if type(arg) is not dict or not walk.whole(arg) or walk.is_fixed(arg):
+            return None
+        return {name: walk.copied(value) for name, value in arg.items() if walk.known(name) and walk.known(value)}

@@ -158,7 +158,7 @@ class InnerCalls:
             if self._over or (self._claiming is not None and self._claiming.call.claims.closed):
                 return
             self._results = 0
-            self._waiting = self._finder.look()
+            self._waiting = self._context.copy().run(self._finder.look)
             if self._figures is not None:
                 self._figures.walked(self._finder)
             if self.starts and not self._bounded() and not in_vain.bounded():
@@ -275,6 +275,20 @@ class InnerCalls:
         if self._next_look(call) and not self._due and not self._over:
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)
+
+    def streams(self) -> None:
+        """Notes that the function is a generator function, whose caller asks for one value after the other."""
+        self._finder.asked = 0
+
+    def asked(self, sent: Any) -> None:
+        """Notes that the caller of a generator function asks for more. sent: the value that it sends, None for none."""
+        with self._lock:
+            if sent is not None:  # walks know nothing of it
+                self._over = True
+            elif not self._over:
+                self._finder.asked += 1
+                if self._due or self._finder.paused:
+                    self.look()
 
     # --- what stock does --------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fineflow.adapters.inner_calls.finder import CallFinder
+from fineflow.adapters.inner_calls.finder import CallFinder, shown
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.lookahead import Stop
@@ -23,8 +23,9 @@ class PredictedFinder(CallFinder):
 
     def _run(self, walk: Walk) -> None:
         func, args, named = self._function
-        walk.run(func, args if self.given is None else [walk.own(dict(self.given))], named)
+        walk.run(func, args if self.given is None else [walk.own(dict(self.given))], shown(walk, named))
 
+    in_context = False
     given: Mapping[str, Any] | None = None  # the state of a graph, in place of arguments
 
 

@@ -15,8 +15,9 @@ from langchain_core.runnables.config import var_child_runnable_config
 from fineflow.adapters.core.framework import Framework, Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row, find, of_package
-from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.langchain import planning, repeating
+from fineflow.adapters.core.shadows import Shadows, Site
+from fineflow.adapters.inner_calls.functions import is_function, optimized_function
+from fineflow.adapters.langchain import own_functions, planning, repeating
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.chain_proxy import OptimizedChain
@@ -34,6 +35,7 @@ from fineflow.adapters.langchain.user_functions import looked_through
 from fineflow.ir import Graph, Primitive
 from fineflow.ir.spec import everything
 from fineflow.options import Options
+from fineflow.runtime.call.visits import Visit
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
 from fineflow.runtime.queues.provider_caches import beginning_readers
 
@@ -58,20 +60,26 @@ class LangChain(Framework):
         return planning.rows()
 
     def optimized_class(self, obj: Any) -> Any:
+        if is_function(obj):
+            return optimized_function
         if not isinstance(obj, Runnable):
             return None
         return OptimizedChain if is_chain(type(obj)) else Optimized
 
     def closed(self, obj: Any) -> bool:
-        return find(self.rows, obj) is None and of_package(type(obj).__module__)
+        return find(self.rows, obj) is None and of_package(type(obj).__module__) and not is_function(obj)
 
     def ways(self, obj: Any, input: Any) -> Sequence[bool]:
-        return (is_constant(input),)
+        return (is_function(obj) or is_constant(input),)
 
     def lower(self, obj: Any, options: Options, way: bool) -> tuple[Graph, Lowered]:
+        if is_function(obj):
+            return own_functions.lower(obj, options)
         return planning.lower(obj, options, way)
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+        if is_function(lowered.obj):
+            return own_functions.decide(p_graph, e_graph, lowered)
         return planning.decide(p_graph, e_graph, lowered)
 
     def inside(self, plan: Plan) -> Iterator[Any]:
@@ -79,6 +87,13 @@ class LangChain(Framework):
             if p.meta.get("inside"):
                 for _, found in looked_through(p.component).values():
                     yield from found.components.values()
+
+    def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool, made: Any = None) -> Shadows:
+        made = own_functions.shadows if is_function(planned.__wrapped__) else Shadows
+        return super().shadows(plan, planned, sync=sync, ahead=ahead, made=made)
+
+    def visits(self, plan: Plan) -> Mapping[str, Visit]:
+        return own_functions.visits(plan) if is_function(plan.objects.get("")) else {}
 
     def arguments(self, key: Any) -> Arguments:
         return Arguments(key)

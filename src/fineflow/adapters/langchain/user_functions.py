@@ -53,6 +53,8 @@ _OF_CHAINS = frozenset(
 )
 _MANY = frozenset(["apply", "aapply", "generate", "agenerate", "generate_prompt", "agenerate_prompt"])
 _CALLED = ENTRIES.union(_OF_CHAINS, _MANY, BATCHES, STREAMS, *(names for _, names in _METHODS))
+_GRAPH_STORE = ("langgraph.store.base", "BaseStore")  # perhaps never imported
+_STORED = frozenset({"get", "aget", "search", "asearch"})  # not in _CALLED: others have methods of these names
 _COMPRESS = ("compress_documents", "acompress_documents")
 _DEPTH, _MOST = 5, 20  # of objects inside objects, and of elements of their lists
 _TOOL_RUNS = ("_run", "_arun")
@@ -74,7 +76,13 @@ def methods_of(obj: Any) -> frozenset[str] | None:
 
 @functools.lru_cache(1024)
 def _of_class(own: Any) -> frozenset[str] | None:
-    return next((names for kind, names in _METHODS if issubclass(own, kind)), None)
+    found = next((names for kind, names in _METHODS if issubclass(own, kind)), None)
+    stores = (
+        found is None
+        and of_package(own.__module__)
+        and any((each.__module__, each.__name__) == _GRAPH_STORE for each in own.__mro__)
+    )
+    return _STORED if stores else found
 
 
 def functions_of(step: Any) -> dict[str, Any]:
@@ -157,9 +165,21 @@ def _scanned(functions: Iterable[Any]) -> Iterator[Found]:
         yield replace(each, components={name: merged(part) for name, part in each.components.items()})
 
 
-def _scan(func: Any) -> Found:
+def _scan(func: Any, *, streams: bool = False) -> Found:
     component = entered(func)
-    return scan(func, _is_component, _CALLED, _MANY) if component is None else Found({"runnable": component}, 1)
+    if component is not None:
+        return Found({"runnable": component}, 1)
+    return scan(func, _is_component, _CALLED, _MANY, streams=streams)
+
+
+def calls_in(func: Any) -> tuple[Found, bool]:
+    """Returns what a function that is optimized by itself calls, and if that may gain.
+
+    Which components it calls may turn out only in its calls: they may be arguments, or made later.
+    """
+    found = _scan(func, streams=True)
+    found = replace(found, components={name: merged(part) for name, part in found.components.items()})
+    return found, found.calls > 1 or _may_gain(found)
 
 
 def calls_components(func: Any) -> bool:

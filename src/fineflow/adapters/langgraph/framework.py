@@ -11,6 +11,7 @@ from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.inner_calls.functions import is_function
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
 from fineflow.adapters.langgraph.lowering import gains, lowered_steps
@@ -36,7 +37,7 @@ class LangGraph(LangChain):
     package = "langgraph"
 
     def knows(self, obj: Any) -> bool:
-        return isinstance(obj, Pregel)
+        return isinstance(obj, Pregel) or (is_function(obj) and super().knows(obj))
 
     def optimized_class(self, obj: Any) -> Any:
         return OptimizedGraph if isinstance(obj, Pregel) else super().optimized_class(obj)
@@ -77,7 +78,7 @@ class LangGraph(LangChain):
             follows=frozenset(ENTRIES) if inside else frozenset(),
         )
 
-    def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool) -> Shadows:
+    def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool, made: Any = None) -> Shadows:
         if not isinstance(planned.__wrapped__, Pregel):
             return super().shadows(plan, planned, sync=sync, ahead=ahead)
         return GraphShadows(
@@ -100,8 +101,9 @@ class LangGraph(LangChain):
                 yield from found.components.values()
 
     def visits(self, plan: Plan) -> Mapping[str, Visit]:
-        steps = [p for p in plan.p_graph if p.meta.get("inside")]
-        return {p.name: forecast_of(p.component) for p in steps} if isinstance(plan.objects.get(""), Pregel) else {}
+        if not isinstance(plan.objects.get(""), Pregel):
+            return super().visits(plan)
+        return {p.name: forecast_of(p.component) for p in plan.p_graph if p.meta.get("inside")}
 
     def bounded(self, plan: Plan) -> Plan:
         return plan if isinstance(plan.objects.get(""), Pregel) else super().bounded(plan)

@@ -16,10 +16,11 @@ from langgraph._internal._runnable import RunnableCallable
 from fineflow.adapters.analysis.hooks import Holds, hands_on, only_looks
 
 _LANGCHAIN, _DEEP_AGENTS = "langchain.agents.middleware", "deepagents.middleware"
-# They refuse no calls but those of tools that they bring along, if any, unless an attribute says so (langchain 1.5.2,
-# deepagents 0.7.32).
+# They refuse no calls but those of tools that they bring along, or those above a limit, unless an attribute says so
+# (langchain 1.5.2, deepagents 0.7.32).
 _KNOWN = {
     f"{_LANGCHAIN}.todo.TodoListMiddleware.after_model": "",
+    f"{_LANGCHAIN}.tool_call_limit.ToolCallLimitMiddleware.after_model": "",
     f"{_LANGCHAIN}.model_call_limit.ModelCallLimitMiddleware.after_model": "",
     f"{_LANGCHAIN}.pii.PIIMiddleware.after_model": "apply_to_output",
     f"{_LANGCHAIN}.tool_retry.ToolRetryMiddleware.wrap_tool_call": "",
@@ -27,6 +28,7 @@ _KNOWN = {
     f"{_DEEP_AGENTS}.filesystem.FilesystemMiddleware.wrap_tool_call": "",
     f"{_DEEP_AGENTS}.skills.SkillsMiddleware.wrap_tool_call": "",
 }
+_STATE = frozenset({f"{_LANGCHAIN}.todo._write_todos", f"{_LANGCHAIN}.todo._awrite_todos"})
 _DECORATORS = f"{_LANGCHAIN}.types"  # such as ``@after_model``, which make a class of a function
 _NOT_THERE = frozenset({"AgentMiddleware.wrap_tool_call", "AgentMiddleware.awrap_tool_call"})  # raise an error
 _COMPOSED = frozenset({"_chain_tool_call_wrappers", "_chain_async_tool_call_wrappers"})  # of langchain.agents.factory
@@ -43,6 +45,11 @@ def after_model(step: Any) -> list[Holds] | str:
         return f"a {type(step).__name__} runs between"
     functions = [part for func in (step.func, step.afunc) for part in _parts(func)]
     return _checked(functions, only_looks, "after_model")
+
+
+def writes_state(func: Any) -> bool:
+    """Returns True for a tool of known middleware that only returns what becomes a part of the state."""
+    return f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}" in _STATE
 
 
 def _checked(functions: list[Any], judge: Callable[[Any], Holds | None], hook: str) -> list[Holds] | str:

@@ -25,6 +25,7 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
+from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
@@ -78,7 +79,9 @@ class Turn:
         if starts_runs(tool) or (given := self._given(tool, call)) is None:
             return
         work = partial(_run, tool, given, copy_context(), sync=self._here.call.sync)
-        self._drops.append(self._here.begin_early(_leaf(tool), ([_key(number, *given)], work)))
+        self._drops.append(
+            self._here.begin_early(_leaf(tool), ([_key(number, given[0], given[1], unread(tool))], work))
+        )
 
     def _given(self, tool: Any, call: ToolCall) -> Any:
         """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""
@@ -202,8 +205,12 @@ def _leaf(tool: Any) -> str:
     return f"tool {id(tool):x}"
 
 
-def _key(number: str, args: Any, named: Any) -> Any:
-    """Returns what a call of a tool's function is claimed by: the call's id, and arguments of equal types, too."""
+def _key(number: str, args: Any, named: Any, unread: frozenset[str]) -> Any:
+    """Returns what a call of a tool's function is claimed by: the call's id, and arguments of equal types, too.
+
+    unread: names of arguments that the function does not read.
+    """
+    named = {name: value for name, value in named.items() if name not in unread}
     return number, repr((args, named)), args, named
 
 
@@ -244,21 +251,22 @@ def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any])
     for name in ("func", "coroutine"):
         own = made.get(name) or tool.__dict__.get(name)
         if own is not None:
-            made[name] = (_aclaimed if name == "coroutine" else _claimed)(here, _leaf(tool), own)
+            made[name] = (_aclaimed if name == "coroutine" else _claimed)(here, _leaf(tool), own, unread(tool))
     return made
 
 
-def _claimed(here: Claiming, leaf: str, own: Callable[..., Any]) -> Callable[..., Any]:
+def _claimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: frozenset[str]) -> Callable[..., Any]:
     @wraps(own)
     def claimed(*args: Any, **named: Any) -> Any:
-        return here.claim(leaf, _key(asked.get(), args, named), partial(own, *args, **named), _usable)[1]
+        return here.claim(leaf, _key(asked.get(), args, named, left_out), partial(own, *args, **named), _usable)[1]
 
     return claimed
 
 
-def _aclaimed(here: Claiming, leaf: str, own: Callable[..., Any]) -> Callable[..., Any]:
+def _aclaimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: frozenset[str]) -> Callable[..., Any]:
     @wraps(own)
     async def claimed(*args: Any, **named: Any) -> Any:
-        return (await here.aclaim(leaf, _key(asked.get(), args, named), partial(own, *args, **named), _usable))[1]
+        key = _key(asked.get(), args, named, left_out)
+        return (await here.aclaim(leaf, key, partial(own, *args, **named), _usable))[1]
 
     return claimed

@@ -21,11 +21,12 @@ from fineflow.adapters.analysis.hooks import Holds
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.langchain.lowering.list_functions import judged
-from fineflow.adapters.langchain.lowering.tools import left_to_stock
+from fineflow.adapters.langchain.lowering.tools import declared_to_stock
 from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
-from fineflow.adapters.langgraph.middleware import after_model, around_calls
+from fineflow.adapters.langgraph.mcp_tools import hinted, left_to_stock, unread
+from fineflow.adapters.langgraph.middleware import after_model, around_calls, writes_state
 from fineflow.adapters.langgraph.searches_ahead import may_search
 from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
@@ -221,13 +222,17 @@ def offered(tool: BaseTool) -> Offered:
     both = (made.func, made.coroutine)
     functions = [func for func in both if func is not None]
     said = [found for func in functions if (found := declaration(func)) is not None]
+    hint = None if said else hinted(made)
+    said = said if hint is None else [hint] * len(functions)
     if not functions or len(said) < len(functions):
-        pure = bool(functions) and all(judged(func).pure for func in functions)
+        pure = bool(functions) and all(judged(func).pure or writes_state(func) for func in functions)
         if not said and may_search(made):
             return Offered(tool, "", both, guards=True, searches=True)
         return Offered(tool, "its effects are not declared", both, guards=not pure)
     reads, writes = (_resources(said, name) for name in ("reads", "writes"))
-    why = left_to_stock(made) if type(tool) is StructuredTool else f"is a {type(tool).__name__}"
+    structured = type(tool) is StructuredTool
+    why = f"is a {type(tool).__name__}" if not structured else left_to_stock(made)
+    why = why or declared_to_stock(made, said, unread(made))
     searches = not why and any(map(calls_components, functions))
     return Offered(tool, why, both, reads, writes, searches=searches)
 

@@ -44,6 +44,7 @@ from fineflow.adapters.langgraph.tools_ahead import Turn
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.scan import Found
+from fineflow.adapters.lookahead.surroundings import as_it_is, runtime_as_data
 from fineflow.adapters.lookahead.values import INERT
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.visits import Visit, Visits
@@ -57,6 +58,10 @@ _CALLED: tuple[tuple[type, str], ...] = (
 _KEPT = (RunnableCallable, RunnableLambda)  # all that objects of these hold is in their ``__dict__``
 _HOLDING = ("func", "afunc", "coroutine")  # attributes that hold functions
 _MOST = 4096  # steps that are known
+
+
+_INJECTED: Mapping[str, Any] = {"writer": INERT, "store": as_it_is, "runtime": runtime_as_data}
+"""What walks get in place of what LangGraph passes to functions, as ``HIDDEN_VALUES``."""
 
 
 class GraphShadows(Shadows):
@@ -355,7 +360,7 @@ def forecast_of(obj: Any) -> Visit:
 
 
 def _made(step: Any, kept: _Known) -> dict[str, Any]:
-    hidden = {**HIDDEN_VALUES, **dict.fromkeys(getattr(step, "func_accepts", ()), UNKNOWN), "writer": INERT}
+    hidden = {**dict.fromkeys(getattr(step, "func_accepts", ()), UNKNOWN), **HIDDEN_VALUES, **_INJECTED}
     users = {name: step.__dict__[name] for name in kept.gaining}
     made = {
         name: looked_through(called_by_name(func), partial(_begin, func, hidden, kept.visits))

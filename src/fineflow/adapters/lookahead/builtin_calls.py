@@ -7,6 +7,7 @@ import builtins
 import copy
 import dataclasses
 import inspect
+import json
 import sys
 from abc import ABCMeta
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.calls import SPECIAL, Named, builtin, call
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
+from fineflow.adapters.lookahead.surroundings import TextFile, of_file, opened
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Awaited, Coroutine, Lazy, Progress, Stop, unknown
 
 if TYPE_CHECKING:
@@ -260,8 +262,17 @@ def _run_to_end(walk: Walk, args: list[Any], named: Named) -> Any:
     return walk.awaited(args[0])
 
 
+def _loaded(walk: Walk, args: list[Any], named: Named) -> Any:
+    """``json.load`` of a file."""
+    if len(args) != 1 or not isinstance(args[0], TextFile) or named:
+        raise Stop("calls load")
+    return builtin(walk, json.loads, [of_file(walk, args[0], "read", [])], {})
+
+
 SPECIAL.update(
     {
+        id(builtins.open): opened,
+        id(json.load): _loaded,
         id(builtins.list): _sequence(list),
         id(builtins.tuple): _sequence(tuple),
         id(builtins.len): _length,

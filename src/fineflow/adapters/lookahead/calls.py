@@ -8,6 +8,7 @@ import inspect
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, GenericAlias, MethodType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,8 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.iteration import drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, attribute, make
+from fineflow.adapters.lookahead.past import Stale
+from fineflow.adapters.lookahead.surroundings import TextFile, as_data, is_config_reader, of_file, own_config, variable
 from fineflow.adapters.lookahead.values import (
     HELD,
     INERT,
@@ -32,10 +35,12 @@ from fineflow.adapters.lookahead.values import (
     Stop,
     unknown,
 )
+from fineflow.declare import Declaration, declaration
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
+_DECLARED = (FunctionType, MethodType, BuiltinFunctionType)
 _MOVING = frozenset({"insert", "remove", "pop", "clear", "sort", "reverse"})  # methods that give elements other places
 _TEXT: Any = object.__str__
 _FORMAT: Any = object.__format__
@@ -68,17 +73,25 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return call(walk, func.func, [*func.args, *args], {**func.keywords, **named})
     if isinstance(func, GenericAlias):  # such as Counter[str]
         func = func.__origin__
+    if func is asyncio.sleep and args == [0] and not named:  # lets others go on, and bounds no rate
+        return Awaited(None)
     if walk.tries.handling and func in (time.sleep, asyncio.sleep):  # before another try
         return None if func is time.sleep else Awaited(None)
     found, value = harmless.value_of_call(func)
     if found:
         return _passed_by(walk, value, args, named)
+    if isinstance(func, _DECLARED) and (promise := declaration(func)) is not None:
+        return _as_declared(walk, func, promise, args, named)
+    if isinstance(func, MethodType) and _is_class_method(func):  # of a package: known by its class
+        return _of_class(walk, func.__self__, func.__name__, args, named)
     if isinstance(func, MethodType):
         if harmless.logs(func.__self__, func.__name__):
             return _passed_by(walk, UNKNOWN, args, named)
         return call(walk, func.__func__, [func.__self__, *args], named)
     if getattr(func, "__module__", "") == "logging" and getattr(func, "__name__", "") in harmless.LOG_METHODS:
         return _passed_by(walk, None, args, named)
+    if is_config_reader(func):
+        return own_config(walk, args, named)
     special = SPECIAL.get(id(func))
     if special is not None:
         return special(walk, args, named)
@@ -91,12 +104,51 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if isinstance(func, type):
         return make(walk, func, args, named)
     if isinstance(func, FunctionType):
-        cells = tuple(func.__closure__ or ())
-        known = Local(func.__code__, func, func.__defaults__ or (), func.__kwdefaults__ or {}, cells)
-        return walk.enter(known, args, named)
+        return walk.enter(known_function(func), args, named)
     if not isinstance(func, BuiltinFunctionType) and not of_package(type(func).__module__):  # a callable object
         return call(walk, attribute(walk, func, "__call__", method=False), args, named)
     raise Stop(f"calls {getattr(func, '__name__', type(func).__name__)}")
+
+
+def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], named: dict[str, Any]) -> Any:
+    """Returns the value of a call of a declared function, which touches nothing but what it names.
+
+    One that only reads is walked through as far as the walk understands it, for its value and the calls in it.
+    """
+    own = getattr(func, "__func__", func)
+    given = [func.__self__, *args] if isinstance(func, MethodType) else args
+
+    def work() -> Any:
+        walk.tries.risks += 1  # it may fail, and is no guard
+        if not promise.writes and isinstance(own, FunctionType):
+            back = walk.tries.back_here()
+            try:
+                return walk.awaited(walk.enter(known_function(own), given, named), optional=True)
+            except Stale:
+                raise
+            except Stop:
+                walk.spend()
+                back()
+        for resource in promise.writes:
+            walk.changes(resource)
+        walk.aliases.add(*args, *named.values(), *promise.reads)  # it may return a part of these
+        return HELD
+
+    later = isinstance(own, FunctionType) and inspect.iscoroutinefunction(own)
+    return Coroutine(work, walk.unsure) if later else work()
+
+
+def _is_class_method(func: MethodType) -> bool:
+    """Returns True for a class method of a package, which may be bound earlier: ``make = Prompt.from_template``."""
+    kind = func.__self__
+    found = inspect.getattr_static(kind, func.__name__, None) if isinstance(kind, type) else None
+    return isinstance(found, classmethod) and found.__func__ is func.__func__ and of_package(kind.__module__)
+
+
+def known_function(func: FunctionType) -> Local:
+    """Returns a function as walks enter it."""
+    cells = tuple(func.__closure__ or ())
+    return Local(func.__code__, func, func.__defaults__ or (), func.__kwdefaults__ or {}, cells)
 
 
 def _passed_by(walk: Walk, value: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -133,7 +185,7 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
     signature = tables.FUNCTIONS[id(func)][1] if id(func) in tables.FUNCTIONS else None
     if signature is not None and signature.result == LAZY:  # its result may be read in part only
         args = [walk.aliases.one_of(UNKNOWN, rest(walk, each)) if isinstance(each, Lazy) else each for each in args]
-    args = [_whole_list(walk, each) for each in args]
+    args = [as_data(_whole_list(walk, each)) for each in args]
     if not all(map(walk.known, (*args, *named.values()))):
         walk.touch(*args, *named.values())
         if id(func) in _CONVERSIONS:
@@ -166,6 +218,12 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         return walk.host.call(owner, name, args, named, sure=not walk.unsure)
     if isinstance(owner, type):
         return _of_class(walk, owner, name, args, named)
+    if isinstance(owner, ContextVar) and name == "get" and not named:
+        return variable(walk, owner, args)
+    if isinstance(owner, TextFile):
+        return of_file(walk, owner, name, [*args, *named])
+    if name not in tables.MUTATORS:
+        owner = as_data(owner)
     if name in ("items", "keys", "values") and type(owner) is dict:
         return _view(walk, owner, name)
     if name in ("get", "copy") and type(owner) in (dict, list):

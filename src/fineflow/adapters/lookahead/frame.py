@@ -30,6 +30,7 @@ class Frame:
     blurred = False  # a generator has yielded something only perhaps
     perhaps: Any = UNKNOWN  # that
     drained = False  # all that a generator yields is asked for
+    streams = False  # it is a generator function that is called by itself
     inherited = 0  # values on the stack up to the last iterator that is not the current path's own
     _doubts = 0
 

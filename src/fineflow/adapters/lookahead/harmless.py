@@ -25,8 +25,10 @@ import uuid
 import warnings
 from typing import Any
 
+from fineflow.adapters.analysis.data_models import plain_model
 from fineflow.adapters.lookahead.values import INERT, SWALLOWS, UNKNOWN
 
+_FACTORIES = (None, list, dict, set, str, int, float, bool)
 _LEVELS = "debug info warning warn error exception critical log trace success"
 LOG_METHODS = frozenset({*_LEVELS.split(), "isEnabledFor", "bind", "opt"})
 
@@ -51,7 +53,7 @@ _FUNCTIONS = _by_id(
             *_named(random, "random randint uniform choice choices sample randrange"),
             *_named(traceback, "format_exc"),
             *_named(dataclasses, "asdict astuple"),
-            *(hash, id, callable, os.getenv, os.path.exists, os.getcwd),
+            *(hash, id, callable, os.path.exists, os.getcwd),
         ],
         INERT: [
             *_named(collections, "defaultdict Counter deque OrderedDict"),
@@ -129,6 +131,13 @@ def logs(obj: Any, name: str) -> bool:
     if module in ("loguru", "structlog"):
         return name in LOG_METHODS
     return type(obj).__module__ == "rich.console" and name in ("print", "log", "rule")
+
+
+def makes_plainly(kind: Any) -> bool:
+    """Returns True for a pydantic model whose making runs no code of the user's, and depends on its values alone."""
+    if not plain_model(kind):
+        return False
+    return all(field.default_factory in _FACTORIES for field in kind.__pydantic_fields__.values())
 
 
 def is_silent_model(kind: Any) -> bool:

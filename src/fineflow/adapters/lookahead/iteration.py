@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.lookahead.surroundings import TextFile, as_data
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Lazy, Progress, Stop, unknown
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
     """Returns the elements of a container or iterator, some of which may be unknown; None if they are unknown."""
     if isinstance(value, Progress):
         value = value.elements
+    if isinstance(value, TextFile):
+        value = UNKNOWN if value.lines is None else value.lines
+    value = as_data(value)
     if isinstance(value, Lazy):
         return drained(walk, value)
     if not walk.whole(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextvars import ContextVar
 from enum import EnumMeta
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from fineflow.adapters.analysis import is_plain, tables
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.reachable import attributes_of
+from fineflow.adapters.lookahead.surroundings import READABLE, TextFile
 from fineflow.adapters.lookahead.values import (
     INERT,
     NULL,
@@ -28,9 +30,11 @@ if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
 _DATA = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozenset, type(None)})
+_OF_PYTHON = READABLE | {ContextVar}
+_FIELDS = {"model_fields": "__pydantic_fields__"}  # of classes: descriptors, and what they return
 # Methods of messages, models and run managers that only read.
 OF_RESULTS = frozenset({"dict", "get_child", "json", "model_dump", "model_dump_json", "to_messages", "to_string"})
-OF_RESULTS |= {"get_content", "get_text"}
+OF_RESULTS |= {"get_content", "get_text", "raise_for_status"}  # the last one fails as the request would
 
 
 def as_text(value: Any) -> Any:
@@ -52,7 +56,9 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return walk.aliases.part(INERT if isinstance(obj, Progress) else obj)
     if walk.host.knows(obj):
         return _of_component(walk, obj, name)
-    if type(obj) in _DATA or isinstance(obj, harmless.PATTERNS):
+    if isinstance(obj, TextFile):
+        return Method(obj, name)
+    if type(obj) in _DATA or type(obj) in _OF_PYTHON or isinstance(obj, harmless.PATTERNS):
         if not hasattr(type(obj), name):
             raise Stop("may raise an exception")
         return Method(obj, name)
@@ -87,6 +93,8 @@ def _of_component(walk: Walk, obj: Any, name: str) -> Any:
 def _of_class(kind: Any, name: str) -> Any:
     if name == "__name__":
         return kind.__name__
+    if name in _FIELDS and of_package(type(kind).__module__) and hasattr(kind, _FIELDS[name]):
+        return getattr(kind, _FIELDS[name])
     found = inspect.getattr_static(kind, name, None)
     if hasattr(type(found), "__get__") and not of_package(type(found).__module__) and not _is_builtin(type(found)):
         raise Stop(f"reads {name} of {kind.__name__}, which may run code")
@@ -175,6 +183,8 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return Progress(args[0] if args else named["iterable"]) if args or "iterable" in named else INERT
     if getattr(kind, "__total__", None) is not None and issubclass(kind, dict) and not args:  # a TypedDict
         return walk.own(dict(named))
+    if harmless.makes_plainly(kind) and all(map(walk.plain, (*args, *named.values()))):
+        return walk.result(kind(*map(walk.copied, args), **{name: walk.copied(each) for name, each in named.items()}))
     if isinstance(kind, EnumMeta) or harmless.is_silent_model(kind):
         walk.touch(*args, *named.values())
         if any(not of_package(base.__module__) and "_missing_" in vars(base) for base in kind.__mro__):

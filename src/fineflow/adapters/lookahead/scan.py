@@ -29,13 +29,19 @@ class Found:
 
 
 def scan(
-    func: Any, is_component: Callable[[Any], bool], methods: frozenset[str], many: frozenset[str] = frozenset()
+    func: Any,
+    is_component: Callable[[Any], bool],
+    methods: frozenset[str],
+    many: frozenset[str] = frozenset(),
+    *,
+    streams: bool = False,
 ) -> Found:
     """Returns what a function, and the user's functions that it calls, refer to. Never raises.
 
-    methods: of components. many: those of them that may make several requests.
+    methods: of components. many: those of them that may make several requests. streams: also of a generator function.
     """
     made = _Scan(is_component, methods, many)
+    made.streams = streams
     try:
         made.visit(func, 0, repeated=False)
     except Exception:  # an object that does not let itself be looked at
@@ -44,6 +50,8 @@ def scan(
 
 
 class _Scan:
+    streams = False
+
     def __init__(self, is_component: Callable[[Any], bool], methods: frozenset[str], many: frozenset[str]) -> None:
         self.found = Found()
         self._is_component, self._methods, self._many = is_component, methods, many
@@ -60,7 +68,9 @@ class _Scan:
             func = _attribute(func, "__call__")  # a callable object
         if isinstance(func, MethodType):
             owner, func = func.__self__, func.__func__
-        if not isinstance(func, FunctionType) or func.__code__.co_flags & _GENERATORS or depth > _DEPTH:
+        if not isinstance(func, FunctionType) or depth > _DEPTH:
+            return
+        if func.__code__.co_flags & _GENERATORS and (depth or not self.streams):
             return
         key = (id(func.__code__), id(owner), repeated)
         if key in self._seen and not repeated:  # it is called from two places, which is as good as a loop

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead.code import Guard, guards, meeting_of
-from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN
+from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -60,7 +60,9 @@ class Tries:
             self._made[id(value)] = value
 
     def changes(self, value: Any) -> None:
-        """Notes that the walk is going to change a container."""
+        """Notes that the walk is going to change a container. Raises Stop if the function may not."""
+        if self._walk.is_fixed(value):
+            raise Stop("changes its config")
         if self.open or self.recording:
             self.changed.append(value)
 
@@ -102,6 +104,18 @@ class Tries:
         if not self.open:
             return _NONE, _NONE, self._walk.unsure
         return list(self.open), [each.doubted for each in self.open], self._walk.unsure
+
+    def back_here(self) -> Callable[[], None]:
+        """Returns a function that goes on as from here, after a ``Stop`` in what is called next."""
+        state, walk = self.state(), self._walk
+        flags, scheduled = (self.handling, self.aside, self.recording), list(walk.scheduled)
+
+        def back() -> None:
+            self.restore(state)
+            self.handling, self.aside, self.recording = flags
+            walk.scheduled[:] = scheduled
+
+        return back
 
     def restore(self, state: tuple[Sequence[Open], Sequence[bool], int]) -> None:
         """Goes back to a ``state``."""

@@ -56,8 +56,12 @@ class Walk:
 
     host: the framework's side, which learns of every component call. reason: why the walk ended early, if it did.
     where: file and line of that. value: what the function returns, if the walk got through. left: instructions that it
-    may still take. depth: of the calls that it is in.
+    may still take. depth: of the calls that it is in. asked: how often the caller of a generator function has asked
+    for more; -1 for other functions. paused: the walk ended where the caller has not asked for more yet.
     """
+
+    asked, paused = -1, False
+    in_context = True  # the walk runs in the context of the function
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
@@ -86,6 +90,7 @@ class Walk:
         self.scheduled: list[Coroutine] = []  # tasks that have not begun
         self._results: list[Any] = []  # results of components that stock has not seen yet
         self._in_results: set[int] = set()  # what these refer to
+        self._fixed: dict[int, Any] = {}  # containers that the function may not change, by id
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
@@ -132,16 +137,25 @@ class Walk:
     def enter(self, func: Local, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Walks through a call of a Python function; returns what it returns."""
         flags = func.code.co_flags
-        if flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>"):
+        streams = flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>")
+        if streams and (self.depth or self.asked < 0):
             raise Stop("calls a generator function")
         names = arguments(self, func, args, named)
         frame = self.frame(func)
+        if streams:
+            frame.streams = True
+            return frame.run(names)
         if flags & _GENERATOR:
             return Generator(frame, names)
         return Coroutine(lambda: frame.run(names), self.unsure) if flags & _COROUTINE else frame.run(names)
 
-    def awaited(self, value: Any) -> Any:
-        """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop."""
+    def awaited(self, value: Any, *, optional: bool = False) -> Any:
+        """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop.
+
+        optional: a value that cannot be awaited is returned as it is.
+        """
+        if optional and not isinstance(value, Coroutine | Awaited):
+            return value
         if isinstance(value, Coroutine):
             value = self.done(value)
         elif isinstance(value, Awaited):
@@ -166,6 +180,20 @@ class Walk:
         """Returns a frame for a call of a function."""
         return Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
 
+    def yielded(self, value: Any) -> None:
+        """Goes past a yield of the function itself. Raises Stop unless its caller has asked for more since then.
+
+        Before that, the caller may do anything.
+        """
+        if self.unsure or self.asked < 1:
+            self.paused = not self.unsure
+            raise Stop("yields, and what its caller does before it asks for more is not known")
+        self.asked -= 1
+        if unknown(value):
+            self.aliases.change(value)
+        elif type(value) not in _SCALARS:
+            raise Stop("yields something that its caller may change")
+
     @contextmanager
     def perhaps(self) -> Iterator[None]:
         """Marks what is met inside as something that the function may not do."""
@@ -183,6 +211,15 @@ class Walk:
             self._own[id(value)] = value
             self.tries.made(value)
         return value
+
+    def fixed(self, value: Any) -> Any:
+        """Registers a container that stands for one of stock's, which the function may not change; returns it."""
+        self._fixed[id(value)] = value
+        return self.own(value)
+
+    def is_fixed(self, value: Any) -> bool:
+        """Returns True for a container that the function may not change."""
+        return self._fixed.get(id(value), NULL) is value
 
     def owns(self, value: Any) -> bool:
         """Returns True for a container that the walk has created."""
@@ -228,7 +265,7 @@ class Walk:
         """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
         if self.owns(value) and self.tries.ignores(value):
             return
-        self.tries.changes(value)
+        self.tries.changes(value)  # raises Stop for what is fixed
         if moves:
             self._moved[id(value)] = value
         if not self.owns(value):
@@ -256,10 +293,14 @@ class Walk:
         return id(value) in self._in_results
 
     def changes(self, obj: Any) -> None:
-        """Notes that an object that the walk did not create has other attributes from now on."""
-        self.host.changes(obj)
+        """Notes that an object that the walk did not create has other attributes from now on.
+
+        A text is the name of a resource that no component is.
+        """
         self._outside = True
-        self._tainted[id(obj)] = obj
+        if type(obj) is not str:
+            self.host.changes(obj)
+            self._tainted[id(obj)] = obj
 
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""

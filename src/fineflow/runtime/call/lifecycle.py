@@ -11,6 +11,7 @@ from math import inf
 from typing import Any, Self
 
 from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.ir.text import name_of
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.identity import UNKNOWN, Identity, Marks
 from fineflow.runtime.call.query import Call
@@ -199,7 +200,7 @@ def report(summary: Summary, obj: Any, strict: bool) -> None:
     Raises PlanningError instead if ``strict``.
     """
     if summary.broken:
-        text = f"{type(obj).__name__}: while running ahead, {summary.broken[0]}"
+        text = f"{name_of(obj)}: while running ahead, {summary.broken[0]}"
         if strict:
             raise PlanningError(f"{text}; without strict=True this is a warning")
         warnings.warn(f"{text}; stock did it. Please report this.", FineflowWarning, stacklevel=6)

@@ -120,11 +120,14 @@ class Bridge:
 class AbandonableStream(Iterator[T]):
     """Generator of stock that does not block the runtime's thread if Python collects it there."""
 
-    def __init__(self, generator: Generator[T, None, None]) -> None:
+    def __init__(self, generator: Generator[T, Any, Any]) -> None:
         self._generator = generator
 
     def __next__(self) -> T:
         return next(self._generator)
+
+    def send(self, value: Any) -> T:
+        return self._generator.send(value)
 
     def throw(self, *error: Any) -> T:
         return self._generator.throw(*error)

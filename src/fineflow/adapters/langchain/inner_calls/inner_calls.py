@@ -66,6 +66,7 @@ from fineflow.adapters.langchain.user_functions import BATCHES, ENTRIES, STREAMS
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
+from fineflow.adapters.lookahead.surroundings import Injected, config_as_data
 from fineflow.adapters.lookahead.values import FOUND, HELD, unknown
 from fineflow.ir import Effect, Primitive
 from fineflow.runtime.queues.in_vain import bounded
@@ -313,8 +314,9 @@ def _asked(model: Any, name: str, args: Any, named: Any, limit: Any, *, streams_
     )
 
 
-HIDDEN_VALUES = dict.fromkeys(HIDDEN, UNKNOWN)
-"""Values that walks get in place of the callbacks and the config that stock passes to a function."""
+HIDDEN_VALUES: Mapping[str, Any] = {**dict.fromkeys(HIDDEN, UNKNOWN), "config": config_as_data}
+"""What walks get in place of the callbacks and the config that stock passes to a function: a value, or a function that
+makes one of what stock passes."""
 
 COPIED = (RunnableLambda, StructuredTool, Tool)
 """Classes whose functions are attributes; others define methods."""
@@ -361,6 +363,10 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
     return inner_calls_of(here, func, args, named, streams_models=here.call.facts.streams_models)
 
 
+def _hidden(instead: Any, value: Any) -> Any:
+    return Injected(instead, value) if isinstance(instead, FunctionType) else instead
+
+
 def inner_calls_of(
     here: Claiming,
     func: Any,
@@ -378,7 +384,7 @@ def inner_calls_of(
     hidden: parameters that stock fills with what is its own, such as the callbacks and the config of this run, and
     what walks get instead. figures, vectors: of the run, if there are some. kind: what is made.
     """
-    given = {name: hidden.get(name, value) for name, value in named.items()}
+    given = {name: _hidden(hidden[name], value) if name in hidden else value for name, value in named.items()}
     shadows = here.shadows
     components = _RUNNABLES[shadows.options.trust == "interfaces", streams_models]
     return kind(

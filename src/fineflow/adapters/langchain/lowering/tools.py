@@ -6,7 +6,7 @@ Stock's own ``run`` opens the run, checks the arguments and handles errors; only
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from langchain_core.tools import StructuredTool
@@ -62,22 +62,27 @@ def left_to_stock(tool: StructuredTool) -> str:
     promises = [promise for func in functions if (promise := declaration(func)) is not None]
     if len(promises) < len(functions) or not promises:
         return "a tool is your own code; see fineflow.effects if it only reads something"
+    if why := declared_to_stock(tool, promises):
+        return why
+    return "" if tool.response_format == "content" else "stock splits the tool's result"
+
+
+def declared_to_stock(
+    tool: StructuredTool, promises: Sequence[Declaration], unread: frozenset[str] = frozenset()
+) -> str:
+    """Returns why only stock may call the function of a declared tool, as above, whatever is made of its result.
+
+    unread: parameters that stock fills in and that the function does not read.
+    """
     if any(promise.writes for promise in promises):
         return "the tool is declared to write, so only stock calls it"
     if starts_runs(tool):
         return "the tool started a run of its own, which only stock can place"
-    return _place_matters(tool, functions)
-
-
-def _place_matters(tool: StructuredTool, functions: list[Any]) -> str:
-    """Returns why only stock can call the function; "" if knowing its arguments is enough."""
-    if tool.response_format != "content":
-        return "stock splits the tool's result"
-    if not plain_model(tool.args_schema):
+    if type(tool.args_schema) is not dict and not plain_model(tool.args_schema):  # a JSON schema is not checked
         return "its arguments have validators, aliases or custom types, which are user code"
-    if tool._injected_args_keys:
+    if tool._injected_args_keys - unread:
         return "stock injects arguments into the tool's call"
-    for func in functions:
+    for func in _functions(tool):
         if _get_runnable_config_param(func) or {"callbacks", "run_manager"} & set(tool.args):
             return "the tool takes the run's config"
     return ""

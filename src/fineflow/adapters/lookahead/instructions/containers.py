@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop, unknown
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ def _to_tuple(f: Frame, ins: Instruction) -> None:
 
 @rule("CALL_INTRINSIC_1")
 def _intrinsic(f: Frame, ins: Instruction) -> None:
+    if ins.arg == 4:  # wraps what an async generator yields
+        return
     if ins.arg != 6:
         raise Stop("uses an unusual instruction")
     _to_tuple(f, ins)
@@ -129,7 +132,7 @@ def _slice(f: Frame, ins: Instruction) -> None:
 
 
 def _item(f: Frame, container: Any, key: Any) -> Any:
-    walk = f.walk
+    walk, container = f.walk, as_data(container)
     if not walk.known(key) or not walk.whole(container):
         walk.touch(key)
         if container is INERT or not walk.whole(container):

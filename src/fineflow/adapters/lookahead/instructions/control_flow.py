@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.surroundings import TextFile
 from fineflow.adapters.lookahead.values import HANDLED, HELD, INERT, NULL, SWALLOWS, UNKNOWN, Awaited, Progress, Stop
 
 if TYPE_CHECKING:
@@ -134,9 +135,17 @@ def _end_send(f: Frame, ins: Instruction) -> None:
     del f.stack[-2]
 
 
+@rule("ASYNC_GEN_WRAP")
+def _wrap(f: Frame, ins: Instruction) -> None:
+    """What an async generator yields is wrapped (Python 3.11; later an intrinsic)."""
+
+
 @rule("YIELD_VALUE")
 def _yield(f: Frame, ins: Instruction) -> None:
-    if f.branches:
+    if f.streams:
+        f.walk.yielded(f.pop())
+        f.push(None)
+    elif f.branches:
         f.blurred, f.perhaps = True, f.walk.aliases.one_of(f.perhaps, f.pop())
         f.push(None)
     else:
@@ -152,7 +161,7 @@ def _enter(f: Frame, ins: Instruction) -> None:
     if manager is SWALLOWS:
         f.stack += [SWALLOWS, None]
         return
-    if manager is not INERT and not isinstance(manager, Progress):
+    if manager is not INERT and not isinstance(manager, Progress | TextFile):
         raise Stop(f"enters a {type(manager).__name__}")
     f.stack += [INERT, manager]  # its exit, and what it returns
 

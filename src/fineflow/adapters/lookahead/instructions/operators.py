@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Lazy, Stop, unknown
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _by_identity(value: Any) -> bool:
 
 @rule("COMPARE_OP")
 def _compare(f: Frame, ins: Instruction) -> None:
-    left, right = f.pops(2)
+    left, right = map(as_data, f.pops(2))
     if not f.walk.known(left) or not f.walk.known(right):
         f.walk.touch(left, right)
         f.push(UNKNOWN)
@@ -113,6 +114,9 @@ def _contains(f: Frame, ins: Instruction) -> None:
     part, container = f.pops(2)
     if isinstance(container, Lazy):
         container = f.walk.aliases.one_of(UNKNOWN, iteration.rest(f.walk, container))
+    container = as_data(container)
+    if type(container) is dict and f.walk.owns(container) and f.walk.whole(container):  # its values do not count
+        container = f.walk.own(tuple(container))
     if not f.walk.known(part) or not f.walk.known(container):
         f.walk.touch(part, container)
         f.push(UNKNOWN)
