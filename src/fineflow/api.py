@@ -20,7 +20,7 @@ from fineflow.adapters.registry import framework_of, is_optimized, taken, unusab
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation, LastCall
 from fineflow.observe.critical import Forecasts
-from fineflow.observe.gain import saved_seconds
+from fineflow.observe.gain import saved_by
 from fineflow.obstacles import advice
 from fineflow.options import Options, disabled
 from fineflow.passes import PASSES, Pass, rewrite
@@ -200,10 +200,11 @@ def _explained(
 def _last_call(given: Any) -> LastCall | None:
     """Returns what the last call of an optimized object gained; None if there is none that followed a plan of it."""
     trace = given._self_last.trace if is_optimized(given) and given._self_last is not None else None
-    if trace is None or not trace.runs:
+    if trace is None:
         return None
-    used = [each for each in given._self_plans.values() if each and each.e_graph is trace.graph]
-    return LastCall(trace.entry, trace.seconds, saved_seconds(used[0].p_graph, trace)) if used else None
+    plans = ((each.p_graph, each.e_graph) for each in given._self_plans.values() if each)
+    saved = saved_by(plans, trace)
+    return None if saved is None else LastCall(trace.entry, trace.seconds, saved)
 
 
 def _verified(framework: Framework, plan: Plan, options: Options) -> str:

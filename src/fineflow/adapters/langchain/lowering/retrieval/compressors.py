@@ -176,7 +176,7 @@ ROWS: tuple[Row, ...] = (
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Returns the rows of langchain-classic, if it is installed."""
+    """Returns the rows of langchain-classic, which is imported."""
     try:
         from langchain_classic.retrievers.document_compressors import (
             CrossEncoderReranker,
