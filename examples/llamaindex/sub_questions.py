@@ -4,7 +4,7 @@ All sub-questions are embedded, searched and answered concurrently even in sync 
 code) runs them one by one.
 
 The model, the embedding model and the store emulate remote services: scripted answers, and they sleep. Needs
-`pip install "fineflow[llama-index]"`.
+`pip install ".[llama-index]"`.
 """
 
 from __future__ import annotations

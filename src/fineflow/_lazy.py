@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from fineflow.errors import installing
+
 
 class Lazy(NamedTuple):
     """Module of a public name, the extra that installs its dependencies, and the libraries it requires.
@@ -48,5 +50,5 @@ def lazily(public: str, names: Mapping[str, Lazy]) -> tuple[Callable[[str], Any]
 
 
 def _message(public: str, name: str, lazy: Lazy, found: str) -> str:
-    hint = f'; its dependencies come with: pip install "fineflow[{lazy.extra}]"' if lazy.extra else ""
+    hint = f"; its dependencies come with: {installing(lazy.extra)}" if lazy.extra else ""
     return f"{public}.{name} cannot be imported: {found}{hint}"

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 from fineflow import tested_versions
 from fineflow.adapters.registry import framework_of, is_optimized, taken, unusable
 from fineflow.errors import FineflowWarning, PlanningError
-from fineflow.explanation import Explanation
+from fineflow.explanation import Explanation, LastCall
 from fineflow.ir.text import name_of
 from fineflow.observe.critical import Forecasts
+from fineflow.observe.gain import saved_by
 from fineflow.obstacles import advice, unrecognised
 from fineflow.options import Options, disabled
 from fineflow.passes import PASSES, Pass, rewrite
@@ -183,8 +184,9 @@ def explain(
     assume_pure: bool = False,
     trust: str = "packages",
     last_run: bool = False,
+    graphs: bool = False,
 ) -> Explanation:
-    """Returns the plan of an object: its graphs, each rewrite and refusal with its reason, its critical path.
+    """Returns the plan of an object: what it gains, what starts earlier than in stock, and what is in the way.
 
     Seconds are predictions, marked as such, from what this process has measured of its engines (``fineflow.costs``).
     With the environment variable ``FINEFLOW_DISABLE=1``, the plan that is not used is shown, and the first sentence
@@ -193,13 +195,14 @@ def explain(
     obj: as for ``optimize``, or a semantic variable: the program that it is part of.
     input: an example input of a runnable; needed only if calls get neither text nor a dict of texts.
     last_run: include the timings of the last call of an optimized object: each step, and the critical path.
+    graphs: show, in texts, also the critical paths, each rewrite and refusal with its reason, and the graphs.
 
     Raises: TypeError if ``passes`` are not functions; PlanningError if a user's pass raises or returns an invalid
     graph; with ``last_run``, ValueError if the object is not optimized or no call of it ran ahead.
     """
     options = Options(passes, assume_pure=assume_pure, trust=trust)
     if (explained := getattr(type(obj), "__fineflow_explain__", None)) is not None:  # a semantic variable
-        return cast(Explanation, explained(obj, last_run))
+        return replace(cast(Explanation, explained(obj, last_run)), graphs=graphs)
     optimized = is_optimized(obj)
     if last_run and not optimized:
         raise ValueError(f"{_EXPECTED}; got {type(obj).__name__}, which is not optimized")
@@ -216,7 +219,7 @@ def explain(
     if last_run and not _ran(found):
         trace = None if obj._self_last is None else obj._self_last.trace
         raise ValueError(f"{_EXPECTED}; {_ONLY_INSIDE if trace is not None and trace.inside else _NONE_AHEAD}")
-    return replace(found, off=off, newer=tested_versions.of_this_process())
+    return replace(found, off=off, newer=tested_versions.of_this_process(), graphs=graphs)
 
 
 def _explained(
@@ -250,6 +253,7 @@ def _explained(
         advice=said,
         verified=_verified(framework, shown, options) if ahead else "",
         visits=framework.visits(shown),
+        last=_last_call(given) if ahead else None,
         limits={p.name: most for p in shown.p_graph if (most := limit_of(p.component)) is not None},
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
@@ -265,6 +269,16 @@ def _in_vain(last: Summary | None) -> tuple[str, ...]:
     why = f"the call ended with {last.error}" if last.error else "the call did not take them"
     counted = {model: "1 request" if n == 1 else f"{n} requests" for model, n in sorted(last.in_vain.items())}
     return tuple(f"in the last run, {number} to {model} in vain: {why}" for model, number in counted.items())
+
+
+def _last_call(given: Any) -> LastCall | None:
+    """Returns what the last call of an optimized object gained; None if there is none that followed a plan of it."""
+    trace = given._self_last.trace if is_optimized(given) and given._self_last is not None else None
+    if trace is None:
+        return None
+    plans = ((each.p_graph, each.e_graph) for each in given._self_plans.values() if each)
+    saved = saved_by(plans, trace)
+    return None if saved is None else LastCall(trace.entry, trace.seconds, saved)
 
 
 def _verified(framework: Framework, shown: Plan, options: Options) -> str:

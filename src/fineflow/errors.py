@@ -80,6 +80,26 @@ def shown(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
 
 
+def installing(extras: str) -> str:
+    """Returns the command that installs extras, from where this fineflow came from: a checkout, a file, or an index."""
+    import json  # all of these take longer to import than the rest of this module, and only a message needs them
+    from importlib import metadata
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        told = json.loads(metadata.distribution("fineflow").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):  # a folder on the path
+        return f"pip install -e '.[{extras}]' in a checkout of fineflow"
+    url, editable = str(told.get("url", "")), told.get("dir_info", {}).get("editable", False)
+    if url.startswith("file:"):
+        path = url2pathname(urlsplit(url).path)
+        source = "." if path == os.getcwd() else path
+        return f"pip install {'-e ' if editable else ''}'{source}[{extras}]'"
+    system = told.get("vcs_info", {}).get("vcs", "")
+    return f"pip install 'fineflow[{extras}]{f' @ {system}+{url}' if system else ''}'"
+
+
 def missing_folder(model: str | Path) -> str:
     """Returns what is wrong with a model that is given as a local folder; "" if nothing is, or if it is a hub id."""
     source = os.path.expanduser(model)

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from fineflow.cost_model.serial import stock_order
-from fineflow.ir import Effect, Graph, Note, Op, Primitive
-from fineflow.ir.text import NO_MARKS, WIDTH, Marks, format_graph, printable, wrap
+from fineflow.ir import Graph, Note, Op
+from fineflow.ir.meta import INSIDE
+from fineflow.ir.text import NO_MARKS, WIDTH, Marks, duration, format_graph, printable, shortened, wrap
 from fineflow.observe.bill import expected
-from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, predicted
+from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, not_measured, predicted
 from fineflow.observe.mermaid import to_html, to_mermaid
-from fineflow.observe.plan_page import STOCK, Section, calls, opaque, sections, stays, works
+from fineflow.observe.overview import LEAST, earlier, in_the_way, starts_early
+from fineflow.observe.plan_page import STOCK, Section, sections, works
 from fineflow.observe.visits import drawn, forecasts
 from fineflow.runtime.call.trace import Trace
 from fineflow.runtime.call.visits import Visit
 
 _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
+
+
+@dataclass(frozen=True, slots=True)
+class LastCall:
+    """The last call of an optimized object. saved: seconds of waiting that it saved, computed from its trace."""
+
+    entry: str
+    seconds: float
+    saved: float
+
+    def __str__(self) -> str:
+        took = f"The last call ({self.entry}) took {duration(self.seconds)}"
+        if self.saved < LEAST:
+            return f"{took}, and nothing in it started earlier than in stock."
+        return f"{took} instead of about {duration(self.seconds + self.saved)}, computed from its trace."
 
 
 @dataclass(frozen=True)
@@ -35,7 +52,7 @@ class Explanation:
     semantic functions, which no framework runs. ``off``: fineflow is switched off, so nothing follows the plan.
     ``newer``: sentences on frameworks that are newer than those tested. ``limits``: how many calls of their component
     may run at a time, by primitive. ``visits``: forecasts of the steps in whose runs component calls run ahead, by
-    primitive.
+    primitive. last: what the last call gained, of an optimized object. graphs: texts have all tables and both graphs.
     """
 
     p_graph: Graph | None = None
@@ -57,6 +74,8 @@ class Explanation:
     newer: tuple[str, ...] = ()
     limits: Mapping[str, int] = field(default_factory=dict)
     visits: Mapping[str, Visit] = field(default_factory=dict)
+    last: LastCall | None = None
+    graphs: bool = False
 
     @property
     def all_notes(self) -> tuple[Note, ...]:
@@ -66,7 +85,7 @@ class Explanation:
 
     @property
     def summary(self) -> tuple[str, ...]:
-        """Summarises the plan in a few plain sentences."""
+        """Summarises the plan in one or two plain sentences, after those on switches and versions."""
         return (*self._switch, *self.newer, *self._planned)
 
     @property
@@ -78,17 +97,30 @@ class Explanation:
         if not self.taken:
             return (f"There is nothing to plan: {self.fallback}.",)
         if self.fallback:
-            return (f"Runs as stock, through your own object: {self.fallback}.", *self.advice)
-        graph = self.e_graph or self.p_graph
-        if graph is None:
+            return (f"Runs as stock, through your own object: {self.fallback}.",)
+        if self.e_graph is None and self.p_graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
-        gains = (*self._seconds(), *self.gains)
-        own = () if self.parts else _own(graph)
-        if self.program:
-            return (*(gains or (_IN_ORDER,)), _SAME_VALUES)
-        nothing = _NOT_YET if self.advice else _NOTHING
-        verified = filter(None, [self.verified])
-        return (*(gains or (nothing,)), *self.advice, *own, _SAME, *_by_entry(self.stock), *verified)
+        return (*self._gain(), *_by_entry(self.stock), *filter(None, [self.verified]))
+
+    def _gain(self) -> Iterator[str]:
+        """Yields the gain in a sentence: predicted, else of the last call, else in steps."""
+        ahead = [entry for entry in self.entries if entry not in self.stock]
+        if self.forecasts is not None and (text := gained(self.forecasts, ahead)):
+            yield text
+        elif self.last is not None:
+            yield str(self.last)
+        elif any(visit.saved is not None for visit in self.visits.values()):
+            yield _so_far(self.visits)
+        elif text := next(iter(self.gains), ""):
+            asked = () if self.forecasts is None else not_measured(self.forecasts)
+            when = f"; seconds follow once {_listed(asked)} ran three times in this process" if asked else ""
+            if any(note.done and note.source == INSIDE and note.reason in text for note in self.all_notes):
+                steps = _count(len({note.where for note in self.all_notes if note.source == INSIDE}), "step")
+                text = f"Component calls inside of {steps} start as soon as their inputs are known."
+                when = "; seconds follow after a call of the optimized object"
+            yield f"{text.removesuffix('.')}{when}."
+        else:
+            yield _IN_ORDER if self.program else _NOT_YET if self.advice else _NOTHING
 
     @property
     def gains(self) -> tuple[str, ...]:
@@ -98,35 +130,67 @@ class Explanation:
             return ()
         return (*_gains(graph, self.p_graph), *_gains_of_lowering(self.all_notes), *self.remarks)
 
-    def _seconds(self) -> Iterator[str]:
-        """Yields the predicted gain, if all of it was measured."""
-        ahead = [entry for entry in self.entries if entry not in self.stock]
-        if self.forecasts is not None and (text := gained(self.forecasts, ahead)):
-            yield text
-
     def __str__(self) -> str:
         return self.to_text()
 
     def to_text(self, width: int = WIDTH) -> str:
         """Renders the plan as text. width: in columns; words that are longer stay whole."""
-        parts = [
-            f"{self._title}\n{'=' * len(self._title)}",
-            "\n".join(line for s in self.summary for line in wrap("", [s], hang="    ", width=width)),
-        ]
-        of_graph = sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback, order=self._order)
-        parts += [_table(heading, columns, rows, width) for heading, columns, rows in (*self.timing, *of_graph)]
-        parts += [format_graph(graph, title=title, marks=mark, width=width) for title, graph, mark in self._graphs()]
-        parts += [part.to_text(width) for part in self.parts]
-        return printable("\n\n".join(parts))
+        more = () if self.graphs or not self._has_more else (textwrap.fill(_MORE, width),)
+        return printable("\n\n".join((*self._text(width), *more)))
+
+    def _text(self, width: int) -> Iterator[str]:
+        yield f"{self._title}\n{'=' * len(self._title)}"
+        yield "\n".join(line for s in self.summary for line in wrap("", [s], hang="    ", width=width))
+        tables = [*self.overview, *self.last_run]
+        if self.graphs:
+            tables += [*self.predicted, *sections(self.e_graph or self.p_graph, self.all_notes, gain=not self.fallback)]
+        for heading, columns, rows in tables:
+            yield _table(heading, columns, rows, width)
+        for title, graph, mark in self._graphs() if self.graphs else ():
+            yield format_graph(graph, title=title, marks=mark, width=width)
+        for part in self.parts:
+            yield from replace(part, graphs=self.graphs)._text(width)
+
+    @property
+    def _has_more(self) -> bool:
+        return self.p_graph is not None or self.e_graph is not None or any(part._has_more for part in self.parts)
+
+    @property
+    def overview(self) -> tuple[Section, ...]:
+        """Returns tables of what starts earlier than in stock, with seconds where known, and of what is in the way."""
+        graph, ahead = self.e_graph or self.p_graph, [each for each in self.entries if each not in self.stock]
+        early = None
+        if graph is not None and not self.fallback:
+            early = earlier(
+                self.p_graph,
+                graph,
+                self.all_notes,
+                forecasts=self.forecasts,
+                entries=ahead,
+                visits=self.visits,
+                remarks=self.remarks,
+                order=self._order,
+                measured=self.last is not None and self.last.saved < LEAST,
+            )
+        return tuple(table for table in (early, in_the_way(graph, self.advice, self.visits)) if table is not None)
+
+    @property
+    def predicted(self) -> tuple[Section, ...]:
+        """Returns tables of what is expected: critical paths, runs of steps, limits, requests."""
+        stock = self.entries if self.fallback else self.stock
+        table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
+        before = *([table] if table is not None else []), *forecasts(self.visits), *_limited(self.limits)
+        return (*before, *expected(self.p_graph))
+
+    @property
+    def last_run(self) -> tuple[Section, ...]:
+        """Returns tables of the last call as measured: its critical path, and each step. Empty without a call."""
+        return () if self.trace is None else tuple(measured(self.trace, self.forecasts))
 
     @property
     def timing(self) -> tuple[Section, ...]:
-        """Returns tables of time and cost: predicted paths, runs of steps, limits, requests, and the last call."""
-        stock = self.entries if self.fallback else self.stock
-        table = predicted(self.forecasts, self.entries, stock) if self.forecasts is not None else None
-        last = measured(self.trace, self.forecasts) if self.trace is not None else ()
-        before = *([table] if table is not None else []), *forecasts(self.visits), *_limited(self.limits)
-        return (*before, *expected(self.p_graph), *last)
+        """Returns all tables with seconds and requests: predicted, and of the last call."""
+        return (*self.predicted, *self.last_run)
 
     @property
     def _marks(self) -> tuple[Marks, Marks]:
@@ -149,6 +213,20 @@ class Explanation:
             yield "As written (p-graph)", *drawn(self.p_graph, self.visits, written, serial=True)
         if self.e_graph is not None and not self.fallback:  # with a fallback the e-graph does not run
             yield "As run (e-graph)", *drawn(self.e_graph, self.visits, run, serial=False)
+
+    def to_json(self) -> str:
+        """Renders the plan as JSON: ``name``, ``taken``, ``summary``, ``earlier``, ``in_the_way``, ``notes``."""
+        tables = [[dict(zip(columns, row, strict=True)) for row in rows] for _, columns, rows in self.overview]
+        notes = [{"pass": n.source, "step": n.where, "done": n.done, "reason": n.reason} for n in self.all_notes]
+        told = {
+            "name": self.name,
+            "taken": self.taken,
+            "summary": self.summary,
+            "earlier": [row for rows in tables for row in rows if "how" in row],
+            "in_the_way": [row["what"] for rows in tables for row in rows if "what" in row],
+            "notes": notes,
+        }
+        return json.dumps(told, indent=1)
 
     def to_mermaid(self) -> str:
         """Renders the plan as a Mermaid flowchart; a single box when everything runs as stock."""
@@ -173,6 +251,7 @@ class Explanation:
             title=self._title,
             summary=summary,
             fallback=reason,
+            first=self.overview,
             tables=self.timing,
             marks=(written, run),
             order=self._order,
@@ -205,13 +284,26 @@ _OFF = (
 _NOT_YET = "As it is, nothing starts earlier than in stock."
 _NOTHING = "Every step needs the one before, so nothing can start earlier than in stock."
 _IN_ORDER = "Every request needs the one before, and starts in the runtime as soon as that has ended."
-_SAME_VALUES = "The values are those of the same requests, made one after the other; only the timing changes."
-_SAME = "The answer, the chunks, the callbacks and the errors are those of stock; only the timing changes."
+_MORE = (
+    "Critical paths, each refusal with its reason, your own functions and both graphs: "
+    "fineflow.explain(..., graphs=True), or fineflow explain --graphs"
+)
 
 
 def _gains_of_lowering(notes: Sequence[Note]) -> list[str]:
     """Returns reorderings inside a step, which the edges of a graph do not show."""
-    return [f"{note.where}: {note.reason}." for note in notes if note.done and note.source == "lower"]
+    return [
+        f"{shortened(note.where)}: {note.reason}." for note in notes if note.done and note.source in ("lower", INSIDE)
+    ]
+
+
+def _so_far(visits: Mapping[str, Visit]) -> str:
+    """Says what running component calls inside of steps side by side saves, by their runs in this process."""
+    saved = [(name, visit.saved) for name, visit in visits.items() if (visit.saved or 0.0) >= LEAST]
+    if not saved:
+        return "In its runs so far, no component calls inside of its steps ran side by side."
+    told = _listed([f"{duration(seconds or 0.0)} of {shortened(name)}" for name, seconds in saved])
+    return f"In its runs so far, component calls side by side save {told}."
 
 
 def _gains(graph: Graph, written: Graph | None) -> Iterator[str]:
@@ -248,15 +340,6 @@ def _only_streamed(graph: Graph, name: str) -> bool:
     return any(bool(p.meta.get("only_streamed")) or _only_streamed(graph, p.name) for p in sources)
 
 
-def _own(graph: Graph) -> Iterator[str]:
-    if own := [p for p in calls(graph) if stays(p)]:
-        are = "step is" if len(own) == 1 else "steps are"
-        yield f"{len(own)} {are} your own or unknown code, run by stock, exactly when and as often as it always was."
-        if any(p.meta.get("where") for p in opaque(graph)) and not all(p.by_stock for p in graph):
-            hint = "unless it is known to have no side effects: mark such functions @fineflow.pure."
-            yield f"What follows your code waits for it, {hint}"
-
-
 def _by_entry(stock: Sequence[str]) -> Iterator[str]:
     if stock:
         run = "runs" if len(stock) == 1 else "run"
@@ -264,32 +347,6 @@ def _by_entry(stock: Sequence[str]) -> Iterator[str]:
             f"{' and '.join(filter(None, (', '.join(stock[:-1]), stock[-1])))} {run} as stock, through your own "
             "object: there nothing can start earlier than stock starts it."
         )
-
-
-def starts_early(graph: Graph, written: Graph | None) -> list[str]:
-    """Returns the working primitives that wait for less than stock makes them wait for, in program order.
-
-    A partial prefill is not a stock step, so not waiting for one is no gain. written: the p-graph; what stock runs
-    itself starts when stock gets there.
-    """
-    there = {} if written is None else stock_order(written)
-    before: dict[str, set[str]] = {}
-    working: list[str] = []
-    early = []
-    for p in graph:
-        direct = {ref.name for ref in p.args.values()} | set(p.after)
-        direct |= set(there.get(p.name, ())) if p.by_stock else set()
-        before[p.name] = direct.union(*(before.get(name, set()) for name in direct))
-        if works(p) and p.op is not Op.PARTIAL_PREFILL:
-            if not _by_stock(p) and not before[p.name].issuperset(working):
-                early.append(p.name)
-            if not p.params.get("stage"):
-                working.append(p.name)
-    return early
-
-
-def _by_stock(p: Primitive) -> bool:
-    return p.effects.kind is Effect.OPAQUE or p.by_stock
 
 
 def _limited(limits: Mapping[str, int]) -> Iterator[Section]:
@@ -307,17 +364,20 @@ def _listed(names: Sequence[str], most: int = 6) -> str:
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
-_NAMED = frozenset({"pass", "why", "how", "step"})  # columns that need no heading if the table has no others
+_NAMED = frozenset(
+    {"pass", "why", "how", "step", "gain", "what"}
+)  # columns that need no heading if the table has no others
 
 
 def _table(heading: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]], width: int) -> str:
     rows = [*rows] if _NAMED.issuperset(columns[:-1]) or "at" in columns else [tuple(columns), *rows]
-    widths = [min(56, width // 2, max(len(row[i]) for row in rows)) for i in range(len(rows[0]) - 1)]
+    shown = [i for i in range(len(columns) - 1) if any(row[i] for row in rows)]
+    widths = [min(56, width // 2, max(len(row[i]) for row in rows)) for i in shown]
     lines = textwrap.wrap(heading, width, subsequent_indent="  ")
-    for *cells, reason in rows:
-        line = "  " + "  ".join(cell.ljust(room) for cell, room in zip(cells, widths, strict=True)) + "  "
+    for row in rows:
+        line = "".join(f"  {row[i].ljust(room)}" for i, room in zip(shown, widths, strict=True)) + "  "
         if len(line) > 2 * width // 3:
             lines.append(line.rstrip())
             line = " " * 8
-        lines += textwrap.wrap(reason, width, initial_indent=line, subsequent_indent=" " * len(line))
+        lines += textwrap.wrap(row[-1], width, initial_indent=line, subsequent_indent=" " * (len(line) if shown else 4))
     return "\n".join(lines).replace("\u00a0", " ")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import fineflow
+from fineflow.errors import installing
 from fineflow.tested_versions import NEWEST, newer, release
 
 # Engines, and the extra that each needs; "" for those that need nothing.
@@ -77,7 +78,7 @@ class Extra:
     @property
     def install(self) -> str:
         """The line that installs what is missing or wrong; "" if nothing is."""
-        return "" if self.state == "ok" else f"pip install 'fineflow[{self.name}]'"
+        return "" if self.state == "ok" else installing(self.name)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def diagnose(*, thorough: bool = False) -> Diagnosis:
     engines = {}
     for name, extra in ENGINES.items():
         works = not extra or "ok" in (states.get(extra), states.get(_INSTEAD.get(extra, "")))
-        engines[name] = "ok" if works else f"pip install 'fineflow[{extra}]'"
+        engines[name] = "ok" if works else installing(extra)
     faults = [
         f"{each.name} {each.installed} is installed; supported: {each.supported}. Run: pip install "
         f"'{each.name}{each.supported}'"

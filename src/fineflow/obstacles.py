@@ -17,10 +17,10 @@ from fineflow.adapters.core.recognition import OWN_CLASS, called, of_package, ow
 from fineflow.cost_model.costs import Costs, costs
 from fineflow.cost_model.forecast import predict
 from fineflow.declare import supposing
-from fineflow.explanation import starts_early
 from fineflow.ir import Effect, Op, Primitive
 from fineflow.ir.spec import everything
 from fineflow.ir.text import duration, tidy
+from fineflow.observe.overview import starts_early
 from fineflow.tested_versions import NEWEST, installed_version, is_newer, package_of
 
 _MOST = 8  # obstacles that are tried: each is a plan
@@ -72,7 +72,7 @@ def advice(shown: Plan, again: Callable[[], Plan], known: Callable[[Plan], Costs
     found = list(_obstacles(shown))[:_MOST]
     gains = [(each, _gain(shown, [each], again, known)) for each in found]
     paying = sorted((pair for pair in gains if pair[1].pays), key=lambda pair: pair[1].rank, reverse=True)
-    lines = [f"In the way: {each.said}, {each.remedy} gains: {gain}." for each, gain in paying]
+    lines = [f"{each.said}, {each.remedy} gains: {gain}." for each, gain in paying]
     both = _gain(shown, found, again, known) if len(found) > 1 else None
     if behind := _behind(found, again):
         deeper = _gain(shown, [*found, *behind], again, known)
@@ -131,10 +131,10 @@ def _together(found: Sequence[Obstacle], gain: Gain) -> str:
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     if all(isinstance(each.declared[0], type) for each in found):
         return (
-            f"In the way: {listed} are classes of your own. {_IF_SO.replace('its', 'their')}, "
+            f"{listed} are classes of your own. {_IF_SO.replace('its', 'their')}, "
             f'optimize(..., trust="interfaces") gains: {gain}.'
         )
-    return f"In the way, together: {listed}. All of them declared gain: {gain}."
+    return f"Together: {listed}. All of them declared gain: {gain}."
 
 
 def _obstacles(shown: Plan) -> Iterator[Obstacle]:

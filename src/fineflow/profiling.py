@@ -24,7 +24,7 @@ from typing import Any
 
 from fineflow.backends.emulated import BatchProfile, LLMProfile
 from fineflow.cost_model.costs import PRIORS, Costs, Line, fit, fit_together
-from fineflow.errors import BackendError
+from fineflow.errors import BackendError, installing
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine, LLMEngine, Sampling
 from fineflow.runtime import events
@@ -307,7 +307,7 @@ def run(
         what = (
             f"{error.name}, which is not installed" if missing else f"a library in another version ({one_line(error)})"
         )
-        raise UsageError(f"the engine needs {what}: pip install 'fineflow[{extra}]'") from error
+        raise UsageError(f"the engine needs {what}: {installing(extra)}") from error
     try:
         out.write_text(made.to_json() + "\n", encoding="utf-8")
     except OSError as error:

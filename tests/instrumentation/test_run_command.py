@@ -79,12 +79,40 @@ def test_says_what_was_saved(folder: Path) -> None:
     rows = {each["name"]: each for each in found["routed"]}
     assert (rows["RunnableSequence"]["calls"], rows["RunnableSequence"]["ahead"]) == (4, 4)
     assert rows["RunnableSequence"]["saved_s"] == pytest.approx(0.1)
+    assert (rows["RunnableSequence"]["looked"], rows["RunnableSequence"]["gained"]) == (4, 4)
     assert rows["RunnableLambda"]["saved_s"] == 0
     assert found["saved_s"] == pytest.approx(4 * rows["RunnableSequence"]["saved_s"])
     said = _ran(folder, "-m", "fineflow", "run", "gains.py", COLUMNS="60").stderr
     assert "ms of waiting saved, computed from the calls' traces" in " ".join(said.split())
     assert "saved a call" in said
     assert max(map(len, said.splitlines())) <= 60
+
+
+NOTHING = """
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda
+from fineflow.testing.langchain import FakeChat
+ask = ChatPromptTemplate.from_template("{question}") | FakeChat()
+def twice(question):
+    return ask.invoke({"question": ask.invoke({"question": question}).text})
+RunnableLambda(twice).invoke("who?")
+ask.invoke({"question": "who?"})
+"""
+
+
+def test_says_that_nothing_was_gained(folder: Path) -> None:
+    """The second call needs the first one's answer; calls that may start earlier are looked for all the same."""
+    (folder / "nothing.py").write_text(NOTHING, encoding="utf-8")
+    said = _ran(folder, "-m", "fineflow", "run", "nothing.py", COLUMNS="200").stderr.splitlines()
+    assert said[0] == (
+        "fineflow instrumentation is on: 2 calls routed. Nothing was gained: no step in them started earlier than in "
+        "stock."
+    )
+    rows = {line.split()[0]: line.split("  ")[-1] for line in said[1:]}
+    assert rows == {
+        "RunnableLambda": "gained nothing: no step started earlier than in stock",
+        "RunnableSequence": "nothing to gain, see fineflow.explain",
+    }
 
 
 def test_disabled_it_says_so_and_nothing_else(folder: Path) -> None:

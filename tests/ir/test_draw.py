@@ -159,7 +159,7 @@ def test_page_shows_both_graphs_and_every_reason(as_written: Graph, rewritten: G
     assert "One sentence." in page
     for note in rewritten.notes:
         assert note.reason in page
-    assert page.index("What starts earlier") < page.index("What stays as it was")
+    assert page.index("Each rewrite of the plan") < page.index("What stays as it was")
     assert "Run by stock itself" not in page
     ids = [attributes["id"] for _, attributes in tags.seen if "id" in attributes]
     assert sorted(set(ids)) == sorted(ids)

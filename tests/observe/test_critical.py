@@ -92,7 +92,7 @@ def test_what_nobody_has_measured_has_no_seconds() -> None:
         ("as run", "any", "1 step", "a.search"),
     ]
     assert marks(forecasts.run) == Marks({}, frozenset({"a.search"}))
-    text = str(fineflow.explain(two_models()))
+    text = str(fineflow.explain(two_models(), graphs=True))
     assert "  as written  any         2 steps  a/llm.decode, b/llm.decode" in text
     assert " s\n" not in text and " ms" not in text
 
@@ -133,7 +133,7 @@ def test_a_path_in_words() -> None:
 
 
 def test_sync_and_async_are_told_apart_where_stock_differs() -> None:
-    explained = fineflow.explain(searches())
+    explained = fineflow.explain(searches(), graphs=True)
     assert explained.stock == ("ainvoke", "astream", "abatch")
     assert (
         "ainvoke, astream and abatch run as stock, through your own object: there nothing can start earlier than stock "
@@ -155,7 +155,7 @@ def test_an_ensemble_is_searched_one_by_one_in_sync_calls() -> None:
 
 def test_all_ways_in_gain_or_none() -> None:
     assert fineflow.explain(two_models()).stock == ()
-    nothing = fineflow.explain(ask("{question}"))
+    nothing = fineflow.explain(ask("{question}"), graphs=True)
     assert (nothing.stock, nothing.fallback) == ((), "nothing in it can start earlier than stock starts it")
     assert "  as written  any         1 step  llm.decode" in str(nothing)
     assert "as run" not in str(nothing)

@@ -221,7 +221,7 @@ def test_a_beginning_is_prefilled_while_another_engine_writes_the_rest(same: boo
 
     async def main() -> str:
         verdict = judge(guide, write("bridges"))
-        told = str(fineflow.explain(verdict))
+        told = str(fineflow.explain(verdict, graphs=True))
         await verdict
         return told
 
@@ -315,7 +315,7 @@ def test_explain_and_timeline_show_a_program(llm: EmulatedLLM) -> None:
     async def main() -> Any:
         parts = [summarize("a"), summarize("b")]
         whole = combine([parts[0].regex(r"\d"), parts[1]])
-        before = fineflow.explain(whole)
+        before = fineflow.explain(whole, graphs=True)
         with fineflow.record() as recorder:
             await whole
         return before, fineflow.explain(whole, last_run=True), recorder.timeline()

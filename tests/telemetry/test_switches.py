@@ -9,6 +9,7 @@ import pytest
 from telemetry_kit import QUESTION, Kept, app
 
 import fineflow
+from fineflow.errors import installing
 from fineflow.instrumentation.instrumentor import FineflowInstrumentor
 from fineflow.runtime import events, recording, statistics
 
@@ -45,8 +46,8 @@ def test_nothing_is_imported_while_it_is_off() -> None:
 
 def test_a_missing_library_names_its_extra() -> None:
     assert output(WITHOUT).splitlines() == [
-        'opentelemetry-api is not installed; it comes with: pip install "fineflow[otel]"',
-        'prometheus-client is not installed; it comes with: pip install "fineflow[prometheus]"',
+        f"opentelemetry-api is not installed; it comes with: {installing('otel')}",
+        f"prometheus-client is not installed; it comes with: {installing('prometheus')}",
     ]
 
 

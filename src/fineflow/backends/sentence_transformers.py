@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from fineflow.backends.engine_threads import EngineThreads
 from fineflow.cost_model.costs import costs
-from fineflow.errors import BackendError, missing_folder, not_loaded
+from fineflow.errors import BackendError, installing, missing_folder, not_loaded
 from fineflow.ir import Op
 
 logger = logging.getLogger(__name__)
@@ -162,7 +162,7 @@ class _ModelEngine:
         for module, package in _NEEDED.items():
             if importlib.util.find_spec(module) is None:
                 raise BackendError(
-                    f"{type(self).__name__} needs the package {package}: pip install 'fineflow[sentence-transformers]'"
+                    f"{type(self).__name__} needs the package {package}: {installing('sentence-transformers')}"
                 )
         source = os.path.expanduser(self._source)
         if found := missing_folder(self._source):

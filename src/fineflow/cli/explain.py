@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from fineflow.cli.common import check_file, quieten, width, write
 
 HELP = "show the plan of your own object"
 DESCRIPTION = (
-    "Prints what fineflow.optimize would make of an object: what starts earlier, what is in the way and the line that "
-    "would declare it, each rewrite and refusal, and the graphs. Nothing of the object is called. Exit status: 0, or 2 "
-    "for bad input."
+    "Prints what fineflow.optimize would make of an object: what it gains, what starts earlier, and what is in the way "
+    "with the next step. Nothing of the object is called. Exit status: 0, or 2 for bad input."
 )
 
 
@@ -21,6 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add("object", metavar="MODULE:NAME", help="a LangChain Runnable or LlamaIndex object, or a function that makes it")
     add("--input", metavar="TEXT", default="", help="an example input, if it is neither text nor a dict of texts")
     add("--trust", choices=("packages", "interfaces"), default="packages", help="see fineflow.optimize (%(default)s)")
+    add("--graphs", action="store_true", help="add critical paths, each rewrite and refusal, and both graphs")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--html", metavar="FILE", type=Path, help="write the plan as a page instead")
     form.add_argument("--mermaid", action="store_true", help="print a Mermaid diagram instead")
@@ -35,21 +34,14 @@ def run(args: argparse.Namespace) -> int:
     import fineflow
     from fineflow.checking import find, parsed
 
-    plan = fineflow.explain(find(args.object).make(), input=parsed(args.input), trust=args.trust)
+    made = find(args.object).make()
+    plan = fineflow.explain(made, input=parsed(args.input), trust=args.trust, graphs=args.graphs)
     if args.html is not None:
         write("--html", args.html, plan.to_html())
     elif args.mermaid:
         print(plan.to_mermaid())
     elif args.json:
-        notes = [
-            {"pass": note.source, "step": note.where, "done": note.done, "reason": note.reason}
-            for note in plan.all_notes
-        ]
-        print(
-            json.dumps(
-                {"name": plan.name, "taken": plan.taken, "summary": list(plan.summary), "notes": notes}, indent=1
-            )
-        )
+        print(plan.to_json())
     else:
         print(plan.to_text(width()))
     return 0

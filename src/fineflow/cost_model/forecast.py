@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from fineflow.cost_model.costs import Costs, costs, place
 from fineflow.cost_model.serial import order, stock_order
@@ -17,6 +18,13 @@ _REQUESTS = _MODELS | {Op.PREFILL, Op.PARTIAL_PREFILL}
 _TOUCHING = {Effect.READ: Op.SEARCH, Effect.WRITE: Op.SEARCH, Effect.EXTERNAL: Op.TOOL}  # stand-ins for user functions
 
 
+class Start(NamedTuple):
+    """When a step of a graph starts. seconds: after the call has begun. known: none of them is a guess."""
+
+    seconds: float
+    known: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """The predicted critical path of a graph.
@@ -24,7 +32,7 @@ class Forecast:
     seconds: its length. names: the primitives on it that take time, in order; those in bodies named by ``inside``.
     each: predicted seconds of every primitive that takes time. measured, believed: engines predicted from
     measurements, and engines predicted from priors only. guessed: primitives whose seconds are from priors. repeated:
-    those that stock runs once for each item, one by one.
+    those that stock runs once for each item, one by one. starts: when each primitive starts, without those in bodies.
     """
 
     seconds: float = 0.0
@@ -34,6 +42,7 @@ class Forecast:
     believed: tuple[str, ...] = ()
     guessed: frozenset[str] = frozenset()
     repeated: frozenset[str] = frozenset()
+    starts: Mapping[str, Start] = field(default_factory=dict)
 
     @property
     def known(self) -> bool:
@@ -73,6 +82,7 @@ def predict(graph: Graph, known: Costs = costs, *, serial: bool = False, written
         tuple(dict.fromkeys(_who(p, op) for p, op in asked if not known.measured(p.engine, op, p.name))),
         frozenset(found.guessed),
         frozenset(found.repeated),
+        found.starts,
     )
 
 
@@ -110,6 +120,7 @@ class _Path:
         self.foreign: set[str] = set()  # places of models that handle a whole request in one call
         self.guessed: set[str] = set()
         self.repeated: set[str] = set()
+        self.starts: dict[str, Start] = {}
 
     def of(
         self, graph: Graph, prefix: str, stock: Mapping[str, tuple[str, ...]] | None = None
@@ -125,6 +136,8 @@ class _Path:
                 needed = (*needed, *stock.get(p.name, ()))
             before = [best[n] for n in needed if n in best]
             start, path = max(before, key=lambda found: found[0], default=(0.0, ()))
+            if not prefix:
+                self.starts[p.name] = Start(start, self.guessed.isdisjoint(path))
             seconds, within = self._primitive(p, prefix, begun)
             if seconds:
                 self.each[prefix + p.name] = seconds

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fineflow.errors import UsageError
+from fineflow.errors import UsageError, installing
 
 # Modules that the demo imports, with their packages; all of them are in the extras "demo" and "llama-index".
 FRAMEWORKS = {
@@ -114,7 +114,7 @@ def _check_packages(needed: dict[str, str], extras: str) -> None:
     if missing:
         raise UsageError(
             f"the demo needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed; "
-            f"run: pip install 'fineflow[{extras}]'"
+            f"run: {installing(extras)}"
         )
 
 

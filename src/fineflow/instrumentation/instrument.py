@@ -18,7 +18,7 @@ import wrapt
 import fineflow
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.inner_calls.functions import CALL
-from fineflow.adapters.registry import framework_of, is_optimized
+from fineflow.adapters.registry import framework_of, frameworks, is_optimized
 from fineflow.errors import FineflowWarning
 from fineflow.instrumentation.functions import Functions
 from fineflow.instrumentation.routing import METHODS, Routing, inside, is_inside
@@ -224,6 +224,7 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
         uninstrument()
         _current = Instrumentation(allow, deny, options)
         _current.hook()
+        frameworks()  # imports the adapters of those that are there, which the first call would wait for
 
 
 def uninstrument() -> None:

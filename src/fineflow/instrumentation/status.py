@@ -12,14 +12,17 @@ from typing import Any
 
 from fineflow.adapters.registry import is_optimized
 from fineflow.ir.text import WIDTH, duration, name_of, printable, wrap
-from fineflow.observe.gain import saved_seconds
+from fineflow.observe.gain import saved_by
 
 _NAMED = 64  # kinds of objects
 _LATEST = 32  # calls of each kind, whose gains are looked at
 _ONE_OF = 16  # of further calls the gain is computed, which takes some 0.2 ms
 _LEAST = 0.001  # seconds that are told
 _COMPUTED = "computed from the calls' traces (less where models share a device)"
-_LEFT = "(the others: nothing to gain, see fineflow.explain)"
+_NOTHING = "Nothing was gained: no step in them started earlier than in stock."
+_UNKNOWN = "What they gained is not known."
+_NONE_AHEAD = "nothing to gain, see fineflow.explain"
+_LEFT = f"the others: {_NONE_AHEAD}"
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,8 @@ class Routed:
     """Calls of the objects of one class. ahead: calls with steps that may run ahead. left: why the others have none.
 
     saved_s: seconds of waiting that a call saved, in the mean of the latest ones; computed from what their traces tell
-    (``observe.gain``), not measured against stock. 0: none, or not known.
+    (``observe.gain``), not measured against stock. 0: none, or not known. looked: the number of these latest calls.
+    gained: how many of them saved anything.
     """
 
     name: str
@@ -35,6 +39,20 @@ class Routed:
     ahead: int
     left: str = ""
     saved_s: float = 0.0
+    looked: int = 0
+    gained: int = 0
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What the calls gained, and why others did not, for people."""
+        if not self.ahead:
+            return (self.left,)
+        if not self.looked:
+            return tuple(filter(None, ("what they gained is not known", self.left)))
+        if not self.gained:
+            return tuple(filter(None, ("gained nothing: no step started earlier than in stock", self.left)))
+        some = "" if self.gained == self.looked else f" in the mean, by {self.gained} of {self.looked}"
+        return tuple(filter(None, (f"{duration(self.saved_s)} saved a call{some}", self.left)))
 
 
 @dataclass(frozen=True)
@@ -71,16 +89,15 @@ class Status:
         if not self.routed:
             return f"fineflow instrumentation is {state}; no call was routed."
         calls = "1 call" if self.calls == 1 else f"{self.calls} calls"
-        said = [f"fineflow instrumentation is {state}: {calls} routed, {self.ahead} with steps that may run ahead."]
-        if self.saved_s >= _LEAST:
-            said.append(f"About {duration(self.saved_s)} of waiting saved, {_COMPUTED}.")
-        lines = textwrap.wrap(" ".join(said), width)
+        known = all(each.looked or not each.ahead for each in self.routed)
+        saved = f"About {duration(self.saved_s)} of waiting saved, {_COMPUTED}." if self.saved_s >= _LEAST else ""
+        said = f"fineflow instrumentation is {state}: {calls} routed. {saved or (_NOTHING if known else _UNKNOWN)}"
+        lines = textwrap.wrap(said, width)
         longest = max(len(each.name) for each in self.routed)
         for each in self.routed:
-            saved = f"{duration(each.saved_s)} saved a call" if each.saved_s >= _LEAST else ""
             noun = "call" if each.calls == 1 else "calls"
-            row = f"  {each.name:<{longest}}  {each.calls:>6} {noun:5}  {each.ahead:>6} ahead  "
-            lines += wrap(row.rstrip(), [each for each in (saved, each.left) if each], " " * 4, width)
+            row = f"  {each.name:<{longest}}  {each.calls:>6} {noun:5}"
+            lines += wrap(row.rstrip(), each.told, " " * 4, width)
         if self.faults:
             lines.append(f"  {self.faults} calls went straight to the app's own object after a fault of fineflow")
         return printable("\n".join(lines))
@@ -123,10 +140,10 @@ class Counts:
             found.calls += 1
             found.ahead += ahead
         last = getattr(fast, "_self_last", None)  # perhaps of another call that ended at the same time
-        if ahead and found.due and last is not None and last.trace is not None and last.trace.runs:
+        if ahead and found.due and last is not None and last.trace is not None:
             # At once, and not in a status: a trace holds the graph, and that the user's objects.
-            used = [plan.p_graph for plan in plans if plan.e_graph is last.trace.graph]
-            found.saved += [saved_seconds(written, last.trace) for written in used]
+            saved = saved_by(((plan.p_graph, plan.e_graph) for plan in plans), last.trace)
+            found.saved += [] if saved is None else [saved]
 
     def routed(self) -> tuple[Routed, ...]:
         """Returns the counts, the most frequent first."""
@@ -136,8 +153,10 @@ class Counts:
                     name,
                     each.calls,
                     each.ahead,
-                    "" if each.ahead == each.calls else _LEFT,
+                    "" if each.ahead == each.calls else _LEFT if each.ahead else _NONE_AHEAD,
                     fmean(each.saved) if each.saved else 0.0,
+                    len(each.saved),
+                    sum(seconds >= _LEAST for seconds in each.saved),
                 )
                 for name, each in self._counts.items()
             ]

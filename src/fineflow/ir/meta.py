@@ -10,6 +10,9 @@ from collections.abc import Mapping
 CORES = "cores"
 """Value of ``device``: the processor of this machine, whose cores all that has it share."""
 
+INSIDE = "calls"
+"""Source of notes on the component calls inside of a step."""
+
 META: Mapping[str, str] = {
     # origin
     "where": "location of the user's function, as file.py:12",

@@ -61,6 +61,14 @@ def inside(outer: str, heading: str, name: str = "") -> str:
     return f"{outer} > {heading} > {name}"
 
 
+def shortened(name: str) -> str:
+    """Returns the name of a step for readers: ``grade`` for a function ``grade`` at a node ``grade``."""
+    name = name.removesuffix(".call")
+    outer, slash, last = name.rpartition("/")
+    same = slash and outer.rpartition("/")[2].rpartition(" → ")[2] == last
+    return outer if same else name
+
+
 def duration(seconds: float) -> str:
     """Formats seconds: ``1.52 s``, ``30 ms``, ``0.4 ms``."""
     if seconds >= 0.9995:

@@ -76,28 +76,37 @@ def predicted(forecasts: Forecasts, entries: Sequence[str], stock: Sequence[str]
     columns = ("graph", "entered by", "length", "path")
     if in_seconds:
         return f"Predicted critical path, from measurements; {_ASSUMED}", columns, rows
-    names = list(dict.fromkeys(engine for forecast in shown for engine in forecast.believed))
+    names = (
+        not_measured(forecasts) if ahead else [*dict.fromkeys((*written.believed, *forecasts.written_sync.believed))]
+    )
     guessed, are = ", ".join(names), "is" if len(names) == 1 else "are"
     why = f"seconds follow once {guessed} ran three times in this process" if ahead else f"{guessed} {are} not measured"
     return f"Critical path in steps; {why}", columns, rows
+
+
+def not_measured(forecasts: Forecasts) -> list[str]:
+    """Returns the engines of which nobody has measured how long they take."""
+    shown = (forecasts.written, forecasts.written_sync, forecasts.run)
+    return list(dict.fromkeys(engine for forecast in shown for engine in forecast.believed))
 
 
 def gained(forecasts: Forecasts, entries: Sequence[str]) -> str:
     """Returns what calls by these methods are predicted to gain, in a sentence; "" if nothing, or not measured."""
     run = forecasts.run
     before = {
-        kind: forecast.seconds
+        kind: duration(forecast.seconds)
         for kind, forecast in (("sync", forecasts.written_sync), ("async", forecasts.written))
-        if any(entry.startswith("a") is (kind == "async") for entry in entries)
-        and forecast.known
-        and duration(forecast.seconds) != duration(run.seconds)
+        if any(entry.startswith("a") is (kind == "async") for entry in entries) and forecast.known
     }
-    if not before or not run.known:
+    after = duration(run.seconds)
+    gains = {kind: seconds for kind, seconds in before.items() if seconds != after}
+    if not gains or not run.known:
         return ""
-    values = list(dict.fromkeys(map(duration, before.values())))
+    values = list(dict.fromkeys(before.values()))
     if len(values) > 1:
-        values = [f"{duration(seconds)} ({kind})" for kind, seconds in before.items()]
-    return f"Predicted from measurements: {duration(run.seconds)} instead of {' or '.join(values)}."
+        values = [f"{seconds} ({kind})" for kind, seconds in gains.items()]
+    same = "".join(f"; {kind} calls take that as they are" for kind in before if kind not in gains)
+    return f"Predicted from measurements: {after} instead of {' or '.join(values)}{same}."
 
 
 _ASSUMED = "engines are assumed idle, your own code counts once measured"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from fineflow.cost_model.costs import costs
 from fineflow.cost_model.forecast import predict
 from fineflow.cost_model.observed import Observed
 from fineflow.ir import Graph, Op
+from fineflow.ir.meta import INSIDE
 from fineflow.ir.spec import bodies, everything
 from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.trace import Trace
@@ -29,6 +30,18 @@ def saved_seconds(p_graph: Graph, trace: Trace) -> float:
     as_written = predict(p_graph, known, serial=not trace.entry.startswith("a")).seconds
     as_run = predict(trace.graph, known, written=p_graph).seconds
     return max(as_written - as_run, 0.0) + trace.inside
+
+
+def saved_by(plans: Iterable[tuple[Graph, Graph]], trace: Trace) -> float | None:
+    """Returns the same for the plan that a call followed; None if it is not among the plans, or not known.
+
+    plans: the graph before and after the passes of each. No graph runs ahead of a LangGraph graph, but component calls
+    do; what its tools gain by starting while a model writes is not known.
+    """
+    if not trace.runs:
+        tools = any(note.done and note.source != INSIDE for written, _ in plans for note in written.notes)
+        return None if tools and not trace.inside else trace.inside
+    return next((saved_seconds(written, trace) for written, run in plans if run is trace.graph), None)
 
 
 def _seconds(p_graph: Graph, trace: Trace) -> dict[str, float]:

@@ -56,6 +56,7 @@ def to_html(
     title: str = "",
     summary: Sequence[str] = (),
     fallback: str = "",
+    first: Sequence[Section] = (),
     tables: Sequence[Section] = (),
     marks: tuple[Marks, Marks] = (NO_MARKS, NO_MARKS),
     critical: str = "",
@@ -63,19 +64,20 @@ def to_html(
 ) -> str:
     """Renders one self-contained page. ``summary``: sentences to show. ``fallback``: why everything runs as stock.
 
-    tables: further ones, after the pictures. marks: timing marks of the two pictures. critical: legend of their heavy
-    frames. order: see ``sections``.
+    first, tables: further ones, before and after the pictures. marks: timing marks of both pictures. critical: legend
+    of their heavy frames. order: whose order the plan is compared with.
     """
     heading = escape(title or "Plan")
     parts = [f"<h1>{heading}</h1>", *(f"<p>{escape(sentence)}</p>" for sentence in summary)]
     if fallback:
         parts.append(f'<div class="stock"><b>Runs as stock.</b> {escape(fallback)}</div>')
+    parts += [_table(*section) for section in first]
     if graphs := [graph for graph in (p_graph, e_graph) if graph is not None]:
         parts += [
             f'<div class="keys">{"".join(legend(graphs, critical=critical))}</div>',
             _views(p_graph, e_graph, marks, order),
         ]
-    more_tables = sections(graphs[-1] if graphs else None, notes, gain=not fallback, order=order)
+    more_tables = sections(graphs[-1] if graphs else None, notes, gain=not fallback)
     parts += [_table(*section) for section in (*tables, *more_tables)]
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -129,19 +131,19 @@ Section = tuple[str, tuple[str, ...], Sequence[tuple[str, ...]]]
 """A table: heading, columns, rows; the last column holds the longest texts."""
 
 
-def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True, order: str = STOCK) -> list[Section]:
+def sections(graph: Graph | None, notes: Iterable[Note], *, gain: bool = True) -> list[Section]:
     """Returns the non-empty tables below a plan: heading, columns, rows. States nothing twice.
 
-    gain: True if the plan is used; if not, nothing starts earlier. order: whose order the plan is compared with.
+    gain: True if the plan is used; if not, nothing starts earlier.
     """
     found = [] if graph is None else list(calls(graph))
     held = [p for p in found if stays(p)]
     free = [p for p in found if not stays(p) and not p.meta.get("handed")]
     own = {p.name: p.effects.reason for p in held}
     notes = [note for note in notes if note.done or own.get(note.where) != note.reason]
-    columns = ("pass", "step", "how")
+    done = [note for note in notes if note.done and gain]
     tables: list[Section] = [
-        (f"What starts earlier than in {order}", columns, _note_rows([n for n in notes if n.done and gain])),
+        ("Each rewrite of the plan", ("pass", "step", "how"), _note_rows(done)),
         ("What stays as it was, and why", ("pass", "step", "why"), _note_rows([n for n in notes if not n.done])),
         (
             "Run by stock itself, exactly when it always was: your own code, and what is not recognised",
@@ -186,15 +188,15 @@ def _why(p: Primitive, graph: Graph | None, gain: bool) -> str:
     if where := _at(p):
         kept = "" if p.effects.kind is Effect.UNORDERED else "kept in order: "
         reason = f"{kept}`{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}"
-    held = _waiting(graph, p.name) if gain and graph is not None and p.name in graph else 0
+    held = waiting(graph, p.name) if gain and graph is not None and p.name in graph else 0
     return f"{reason}; {held} later step{'s wait' if held > 1 else ' waits'} for it" if held else reason
 
 
-def _waiting(graph: Graph, name: str) -> int:
-    """Returns the number of models, searches and the like that come after a step, by data or order."""
+def waiting(graph: Graph, name: str, *, ordered: bool = True) -> int:
+    """Returns the number of models, searches and the like that come after a step by data, or (``ordered``) by order."""
     behind = {name}
     for p in graph:
-        if not behind.isdisjoint((*(ref.name for ref in p.args.values()), *p.after)):
+        if not behind.isdisjoint((*(ref.name for ref in p.args.values()), *(p.after if ordered else ()))):
             behind.add(p.name)
     return sum(p.name in behind and p.name != name and works(p) and not p.by_stock for p in graph)
 

@@ -24,18 +24,19 @@ def forecasts(visits: Mapping[str, Visit]) -> Iterator[Section]:
     rows = [(name, *_row(visit)) for name, visit in visits.items()]
     if rows:
         yield "What a run of each step takes, predicted from its runs in this process", columns, rows
-    held = [(name, each.where, each.why) for name, visit in visits.items() for each in visit.held]
-    if held:
-        yield "In the way inside of steps: calls behind these places start later", ("step", "at", "why"), held
 
 
 def _row(visit: Visit) -> tuple[str, str, str, str]:
     if visit.seconds is None or visit.saved is None:
         return _UNKNOWN, _UNKNOWN, _UNKNOWN, _NOT_YET
     runs = f"{visit.runs} run{'' if visit.runs == 1 else 's'}"
-    groups = ", then ".join(" beside ".join(str(each) for each in row) for row in _rows(_groups(visit.calls)))
     stock = duration(visit.seconds + visit.saved)
-    return stock, duration(visit.seconds), duration(visit.saved), f"{groups} ({runs})"
+    return stock, duration(visit.seconds), duration(visit.saved), f"{side_by_side(visit)} ({runs})"
+
+
+def side_by_side(visit: Visit) -> str:
+    """Says which component calls of a run are made beside each other, and which after others."""
+    return ", then ".join(" beside ".join(str(each) for each in row) for row in _rows(_groups(visit.calls)))
 
 
 class _Group(NamedTuple):

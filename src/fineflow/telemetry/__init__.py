@@ -9,6 +9,7 @@ import threading
 from importlib import import_module
 from typing import Any
 
+from fineflow.errors import installing
 from fineflow.telemetry.hub import HUB, Sink
 
 __all__ = ["disable", "enable", "enable_prometheus"]
@@ -81,5 +82,5 @@ def _module(library: str, extra: str, package: str) -> Any:
     except ImportError as error:
         if (error.name or "").partition(".")[0] != library:
             raise
-        text = f'{package} is not installed; it comes with: pip install "fineflow[{extra}]"'
+        text = f"{package} is not installed; it comes with: {installing(extra)}"
         raise ImportError(text, name=library) from error

@@ -14,9 +14,9 @@ import fineflow
 import fineflow.api
 from fineflow.adapters.core.plan import Plan, running
 from fineflow.adapters.registry import framework_of
-from fineflow.explanation import starts_early
 from fineflow.ir import Effect, Op
 from fineflow.ir.text import WIDTH, duration, printable, wrap
+from fineflow.observe.overview import starts_early
 from fineflow.obstacles import advice
 from fineflow.options import Options
 from fineflow.runtime.bill import Usage
@@ -167,11 +167,12 @@ def _sentences(found: AppReport, plan: Plan, obj: Any, calls: Sequence[Run]) -> 
         yield from _price(plan, calls)
     framework = framework_of(obj)
     assert framework is not None
-    yield from advice(
+    held = advice(
         plan,
         lambda: fineflow.api.plan(framework, obj, Options(), plan.way),
         lambda other: observed(other, other.e_graph, calls, ahead=True),
     )
+    yield from (f"In the way: {sentence}" for sentence in held)
 
 
 def _price(plan: Plan, calls: Sequence[Run]) -> Iterator[str]:

@@ -101,7 +101,7 @@ def ops(obj: Any) -> list[Op]:
             found.append(p.op)
             visit(p.body)
 
-    visit(fineflow.explain(obj, input=QUESTION).p_graph)
+    visit(fineflow.explain(obj, input=QUESTION, graphs=True).p_graph)
     return found
 
 
@@ -149,7 +149,7 @@ def test_searches_run_concurrently() -> None:
 def test_code_of_the_users_is_left_to_stock(made: Callable[[], BaseRetriever], why: str) -> None:
     pipeline = rag(made())
     assert Op.SEARCH not in ops(pipeline)
-    assert why in " ".join(str(fineflow.explain(pipeline, input=QUESTION)).split())
+    assert why in " ".join(str(fineflow.explain(pipeline, input=QUESTION, graphs=True)).split())
     same(lambda: rag(made()), QUESTION)
 
 

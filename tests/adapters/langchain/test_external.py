@@ -95,13 +95,13 @@ def test_a_model_that_remembers_its_calls_is_asked_in_stocks_order(kind: type) -
 
 
 def decodes(model: Any, **options: Any) -> list[str]:
-    graph = fineflow.explain(chain(model), **options).p_graph
+    graph = fineflow.explain(chain(model), **options, graphs=True).p_graph
     assert graph is not None
     return [p.name for p in graph if p.op is Op.DECODE]
 
 
 def test_explain_says_what_to_do() -> None:
-    plan = fineflow.explain(chain(Own()))
+    plan = fineflow.explain(chain(Own()), graphs=True)
     assert "Own is a class of your own; see fineflow.external" in " ".join(str(plan).split())
     assert not decodes(Own())
 

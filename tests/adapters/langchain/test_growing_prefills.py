@@ -170,11 +170,11 @@ def test_stays_off_where_the_engine_makes_the_members_itself() -> None:
     mine = fineflow.optimize(joined(world), strict=True)
     virtual.run(calls(mine, 3))
     assert not [p for p in mine_graph(mine) if p.meta.get("grows")]
-    assert "itself writes the members of context.map" in str(fineflow.explain(mine))
+    assert "itself writes the members of context.map" in str(fineflow.explain(mine, graphs=True))
 
 
 def mine_graph(mine: Any) -> Any:
-    found: Explanation = fineflow.explain(mine)
+    found: Explanation = fineflow.explain(mine, graphs=True)
     return found.e_graph
 
 

@@ -82,7 +82,7 @@ def test_the_text_of_it() -> None:
     mine = fineflow.optimize(assistant(), strict=True)
     for _ in range(3):
         run(mine.ainvoke(QUESTION))
-    shown = str(fineflow.explain(mine, last_run=True))
+    shown = str(fineflow.explain(mine, last_run=True, graphs=True))
     assert (
         """\
 Predicted critical path, from measurements; engines are assumed idle, your own code counts once measured

@@ -55,7 +55,7 @@ def test_a_model_that_starts_runs_is_left_to_stock_from_then_on() -> None:
         mine.invoke(QUESTION)
         asyncio.run(mine.ainvoke(QUESTION))
         assert (outer.meter.calls, inner.meter.calls) == (first + 2 * i + 2, 1 + 2 * i + 2)
-    assert "started a run of its own" in str(explain(mine))
+    assert "started a run of its own" in str(explain(mine, graphs=True))
 
 
 class NestingScores(FakeReranker):

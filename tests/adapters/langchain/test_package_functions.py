@@ -184,7 +184,7 @@ def test_fields_of_a_declared_model_are_known() -> None:
 
 
 def test_a_plan_says_what_a_generator_does() -> None:
-    shown = " ".join(str(fineflow.explain(chain(OPAQUE["that yields other"]))).split())
+    shown = " ".join(str(fineflow.explain(chain(OPAQUE["that yields other"]), graphs=True)).split())
     assert "yields, and yields something else than what it gets" in shown
 
 
@@ -195,7 +195,9 @@ def test_a_wrapper_is_not_of_the_package_of_what_it_wraps() -> None:
         return str(message.text)
 
     own.__module__ = "langchain_core.checks"
-    shown = " ".join(str(fineflow.explain(asked("FACT {question}") | RunnableLambda(own) | asked("on {text}"))).split())
+    shown = " ".join(
+        str(fineflow.explain(asked("FACT {question}") | RunnableLambda(own) | asked("on {text}"), graphs=True)).split()
+    )
     assert "is pure, but has a raise or assert" in shown
 
 

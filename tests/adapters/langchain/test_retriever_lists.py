@@ -219,7 +219,7 @@ def test_reranking_starts_behind_each_search() -> None:
 
 def test_reranking_of_an_ensemble_by_id_is_not_split() -> None:
     chain = ContextualCompressionRetriever(base_retriever=ensemble(id_key="id"), base_compressor=FakeReranker(top_n=3))
-    shown = str(fineflow.explain(chain))
+    shown = str(fineflow.explain(chain, graphs=True))
     assert "documents that share an id are dropped" in shown
 
 

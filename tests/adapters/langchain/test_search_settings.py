@@ -239,7 +239,7 @@ def test_a_filter_that_is_not_pure_is_called_as_often_as_in_stock() -> None:
     with pytest.raises(KeyError):
         fineflow.optimize(chain, strict=True, eager=True).invoke(QUESTION)
     assert log == []
-    assert "which is not known to be pure" in str(fineflow.explain(chain))
+    assert "which is not known to be pure" in str(fineflow.explain(chain, graphs=True))
 
 
 def test_a_filter_that_is_put_in_later_is_left_to_stock() -> None:

@@ -91,13 +91,13 @@ def test_errors_and_retries_are_the_clients(server: OpenAIServer, entry: str, fa
 
 def test_lanes_are_servers(server: OpenAIServer) -> None:
     where = server.url.removeprefix("http://").removesuffix("/v1")
-    assert f"on tiny@{where}" in str(fineflow.explain(answers(chat(server))))
+    assert f"on tiny@{where}" in str(fineflow.explain(answers(chat(server)), graphs=True))
     fineflow.optimize(answers(chat(server)), eager=True).invoke(VALUE)
     assert fineflow.statistics().engines[f"tiny@{where}"].batches == 1
 
 
 def shown(chain: Runnable[Any, Any]) -> str:
-    return " ".join(str(fineflow.explain(chain, input=VALUE)).split())
+    return " ".join(str(fineflow.explain(chain, input=VALUE, graphs=True)).split())
 
 
 def test_the_plan_says_why_nothing_is_sent_ahead(server: OpenAIServer) -> None:

@@ -73,7 +73,7 @@ def test_models_that_override(kind: type[FakeChat]) -> None:
 
 @pytest.mark.parametrize("kind", [OwnInvoke, OwnAinvoke])
 def test_an_override_is_left_to_stock(kind: type[FakeChat]) -> None:
-    assert "not recognised" in str(explain(two(kind(answers=echo))))
+    assert "not recognised" in str(explain(two(kind(answers=echo)), graphs=True))
 
 
 class Seen(BaseCallbackHandler):

@@ -59,7 +59,7 @@ def test_no_step_waits_for_a_function_that_only_logs() -> None:
     assert plan["tell.call"].effects.kind is Effect.UNORDERED
     assert plan["tell.call"].by_stock
     assert plan["retriever.search"].after == ()
-    text = str(fineflow.explain(_chain([])))
+    text = str(fineflow.explain(_chain([]), graphs=True))
     assert "logs, so only stock calls it; no later step waits for that" in text
 
 

@@ -91,7 +91,7 @@ def test_what_is_in_the_way_has_its_file_and_line() -> None:
     groups = "asked beside other, then other, then 2 calls of asked side by side (1 run)"
     assert _rows(fast) == {"node/node": ("4.00 s", "2.00 s", "2.00 s", groups)}
     said = str(fineflow.explain(fast))
-    assert "In the way inside of steps" in said
+    assert "In the way" in said and "@fineflow.effects" in said
     assert f"test_graph_forecasts.py:{line}" in said
     assert "may raise an exception" in said
 

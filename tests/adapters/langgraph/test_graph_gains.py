@@ -327,7 +327,7 @@ def test_a_graph_without_gain_goes_straight_to_the_users() -> None:
 
 
 def test_explain_says_what_goes_ahead_in_each_node() -> None:
-    said = str(fineflow.explain(App().graph))
+    said = str(fineflow.explain(App().graph, graphs=True))
     assert "calls of `grader` in it that need nothing from each other start together" in said
     assert "calls of `title`, `summary` in it" in " ".join(said.split())
     assert "review → useful" in said

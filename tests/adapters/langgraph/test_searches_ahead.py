@@ -244,7 +244,7 @@ def test_runs_that_end_before_their_tools_say_nothing_about_walks(monkeypatch: p
 
 def test_explain_says_which_searches_start_early() -> None:
     agent = Agent(asked("web"), tools=lambda agent: [*retriever_tools(agent), saves(agent)])
-    said = " ".join(str(fineflow.explain(agent.graph)).split())
+    said = " ".join(str(fineflow.explain(agent.graph, graphs=True)).split())
     assert "searches and requests in calls of web, docs start when the model has written them" in said
     assert "calls of save start when stock makes them: its effects are not declared" in said
 

@@ -295,7 +295,9 @@ def mail(text: str) -> str:
 
 @pytest.mark.parametrize("settings", [{}, {"interrupt_before": ["tools"]}], ids=["", "breakpoint"])
 def test_explain_says_which_tools_start_early(settings: dict[str, Any]) -> None:
-    said = " ".join(str(fineflow.explain(Agent(tools=lambda agent: [look_up(agent), mail], **settings).graph)).split())
+    said = " ".join(
+        str(fineflow.explain(Agent(tools=lambda agent: [look_up(agent), mail], **settings).graph, graphs=True)).split()
+    )
     assert ("calls of look_up start when the model has written them" in said) is not bool(settings)
     assert ("calls of mail start when stock makes them: its effects are not declared" in said) is not bool(settings)
     assert ("the beginning of its next prompt is prefilled" in said) is not bool(settings)

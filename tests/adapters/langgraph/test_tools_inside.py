@@ -164,4 +164,4 @@ def test_calls_in_tools_of_every_kind_are_made_side_by_side(made: Made, awaits: 
 
 def test_explain_shows_the_tools_that_gain() -> None:
     graph, _ = in_a_tool_node(retriever_tool(Parts()))
-    assert "calls of `retriever`" in " ".join(str(fineflow.explain(graph)).split())
+    assert "its call of `retriever`" in " ".join(str(fineflow.explain(graph, graphs=True)).split())

@@ -225,7 +225,7 @@ def test_a_tool_says_what_stock_says(make: Callable[[], Any]) -> None:
     for entry in ("call", "acall", "__call__"):
         assert told(optimized, entry) == told(make(), entry)
     assert optimized.metadata.name in ("town", "facts")
-    assert "stock runs it" in str(fineflow.explain(optimized))
+    assert "stock runs it" in str(fineflow.explain(optimized, graphs=True))
 
 
 def test_a_tool_answers_side_by_side_in_a_sync_call() -> None:

@@ -169,11 +169,11 @@ def test_a_chat_engine_of_your_own_is_left_to_stock() -> None:
 
     found = assert_same_chat(make, TURNS[:1], entries=("chat",))
     assert "the mill" in found["chat"].turns[0].sources[0][1] or found["chat"].turns[0].nodes
-    assert "is not recognised" in str(fineflow.explain(make(CallbackManager([]))))
+    assert "is not recognised" in str(fineflow.explain(make(CallbackManager([])), graphs=True))
 
 
 def test_explain_names_what_is_prefilled() -> None:
-    plan = str(fineflow.explain(chat_of("condense and context", engine_llm())(CallbackManager([]))))
+    plan = str(fineflow.explain(chat_of("condense and context", engine_llm())(CallbackManager([])), graphs=True))
     assert "what comes before {context_str} is prefilled at once" in plan
     assert "condensed" in plan
 

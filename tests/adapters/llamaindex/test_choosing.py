@@ -106,7 +106,7 @@ def test_engines_of_several_embedding_models_are_called_by_stock() -> None:
     """Stock searches by the vector of the first that is called, which is not known before."""
     make = router_of(shared=False)
     assert_same_index(make, QUESTION, entries=BOTH)
-    assert "vectors of different models" in str(fineflow.explain(make(CallbackManager([]))))
+    assert "vectors of different models" in str(fineflow.explain(make(CallbackManager([])), graphs=True))
 
 
 def test_nothing_overtakes_an_engine_that_may_be_user_code() -> None:
@@ -120,7 +120,7 @@ def test_nothing_overtakes_an_engine_that_may_be_user_code() -> None:
         return made
 
     assert_same_index(make, QUESTION, entries=BOTH)
-    assert "is not fully recognised" in str(fineflow.explain(make(CallbackManager([]))))
+    assert "is not fully recognised" in str(fineflow.explain(make(CallbackManager([])), graphs=True))
 
 
 def test_a_selector_with_a_method_of_the_users_is_asked_by_stock() -> None:
@@ -136,7 +136,7 @@ def test_a_selector_with_a_method_of_the_users_is_asked_by_stock() -> None:
         return made
 
     assert_same_index(make, QUESTION, entries=("query",))
-    assert "Own is not recognised" in str(fineflow.explain(make(CallbackManager([]))))
+    assert "Own is not recognised" in str(fineflow.explain(make(CallbackManager([])), graphs=True))
 
 
 def test_a_query_with_vectors_of_its_own_is_stocks() -> None:

@@ -172,4 +172,4 @@ def test_parts_run_sooner_by_themselves() -> None:
     gate.open()
     call.join(10)
     assert not call.is_alive()
-    assert "its parts run ahead by themselves" in str(fineflow.explain(hyde(CallbackManager([]))))
+    assert "its parts run ahead by themselves" in str(fineflow.explain(hyde(CallbackManager([])), graphs=True))

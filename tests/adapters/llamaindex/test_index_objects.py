@@ -100,7 +100,7 @@ def test_methods_of_the_users_own_are_left_alone() -> None:
         return Own(llm=FakeLLM(answers=answer, callback_manager=manager))
 
     assert_same_index(make, QUESTION, nodes=scored, entries=("synthesize", "asynthesize"))
-    assert "is not recognised" in str(fineflow.explain(make(CallbackManager([]))))
+    assert "is not recognised" in str(fineflow.explain(make(CallbackManager([])), graphs=True))
 
 
 def test_a_method_put_on_an_object_is_called() -> None:
@@ -137,7 +137,7 @@ def test_a_subclass_of_a_component_on_an_engine_is_the_users_own() -> None:
     found = fineflow.optimize(engine, strict=True, eager=True)
     found.query(QUESTION)
     assert len(calls) == 2
-    assert "is a class of your own" in str(fineflow.explain(found))
+    assert "is a class of your own" in str(fineflow.explain(found, graphs=True))
 
 
 class Plain(CustomQueryEngine):
@@ -250,7 +250,7 @@ def test_tokens_are_counted_by_who_counts_them_for_the_user() -> None:
         engine._response_synthesizer._prompt_helper._token_counter = Counter()
         seen.append(str(way(engine).query(QUESTION)))
     assert seen[0] == seen[1] != str(engine_of("tree_summarize")(CallbackManager([])).query(QUESTION))
-    assert "tokens are counted by user code" in str(fineflow.explain(engine))
+    assert "tokens are counted by user code" in str(fineflow.explain(engine, graphs=True))
 
 
 @pytest.mark.parametrize("early", [True, False])
@@ -270,7 +270,7 @@ def test_a_search_put_on_a_store_is_called(early: bool) -> None:
     store.__dict__["query"] = query
     assert [node.node_id for node in found.retrieve(QUESTION)] == [node.node_id for node in stock.retrieve(QUESTION)]
     assert len(calls) == 2 * 3  # the question and two more, each by stock and by fineflow
-    assert "query was set on the FakeStore" in str(fineflow.explain(found))
+    assert "query was set on the FakeStore" in str(fineflow.explain(found, graphs=True))
 
 
 def test_a_template_with_a_method_put_on_it_is_filled_in_by_stock_alone() -> None:

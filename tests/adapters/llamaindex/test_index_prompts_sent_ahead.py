@@ -56,7 +56,7 @@ def known_first(llm: Callable[[], Any], gate: Gate | None = None, **settings: An
 
 
 def shown(make: Make) -> str:
-    return " ".join(str(fineflow.explain(make(CallbackManager([])))).split())
+    return " ".join(str(fineflow.explain(make(CallbackManager([])), graphs=True)).split())
 
 
 async def heard(server: OpenAIServer, model: str = "tiny") -> None:

@@ -190,7 +190,7 @@ def test_sub_questions_are_answered_side_by_side(server: OpenAIServer) -> None:
 
 def test_lanes_are_servers(server: OpenAIServer) -> None:
     make = engine_of(lambda: like(server.url))
-    assert f"on tiny@{lane(server)}" in str(fineflow.explain(make(CallbackManager([]))))
+    assert f"on tiny@{lane(server)}" in str(fineflow.explain(make(CallbackManager([])), graphs=True))
     optimized(make).query(QUESTION)
     counted = fineflow.statistics().engines[f"tiny@{lane(server)}"].batches
     assert 1 <= counted <= len(server.received)  # not those that stock has got to first

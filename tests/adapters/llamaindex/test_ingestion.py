@@ -432,7 +432,7 @@ class Shouting(TransformComponent):
 def test_steps_of_the_users_are_stocks() -> None:
     seen = both(pipeline_of(splitter, lambda _: Shouting()), lambda: {"documents": documents()})
     assert seen.asked[0][0].isupper() or "PLACE" in seen.asked[0][0]
-    plan = str(fineflow.explain(pipeline_of(splitter, lambda _: Shouting())(CallbackManager([])).obj))
+    plan = str(fineflow.explain(pipeline_of(splitter, lambda _: Shouting())(CallbackManager([])).obj, graphs=True))
     assert "which nothing overtakes" in plan
 
 

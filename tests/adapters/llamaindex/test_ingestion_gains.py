@@ -203,7 +203,7 @@ def test_nothing_overtakes_a_store_of_the_users() -> None:
     with pytest.raises(PermissionError):
         index.insert_nodes(nodes(12))
     assert len(model.asked) == 1
-    assert "Guard is a class of your own" in str(fineflow.explain(index))
+    assert "Guard is a class of your own" in str(fineflow.explain(index, graphs=True))
 
 
 async def test_a_cancelled_call_leaves_nothing_at_work() -> None:

@@ -62,7 +62,7 @@ def sub_questions(llm: Any, embedding: Any) -> SubQuestionQueryEngine:
 
 
 def in_the_way(engine: Any) -> list[str]:
-    return [line for line in fineflow.explain(engine).summary if line.startswith("In the way")]
+    return list(fineflow.explain(engine).advice)
 
 
 def test_classes_behind_the_first_one_are_named_with_it() -> None:

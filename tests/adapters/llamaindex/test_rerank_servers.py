@@ -114,5 +114,5 @@ def test_a_model_that_calls_functions_is_stocks(server: OpenAIServer) -> None:
     def make() -> Any:
         return structured(openai_chat(server.url, model="gpt-3.5-turbo-instruct"))
 
-    plan = str(fineflow.explain(engine_of(make)(CallbackManager([]))))
+    plan = str(fineflow.explain(engine_of(make)(CallbackManager([])), graphs=True))
     assert "it is not known how OpenAI is called for structured output" in plan

@@ -205,7 +205,7 @@ def test_functions_of_the_users_keep_the_batches_in_order() -> None:
     with pytest.raises(ValueError, match="enough"):
         fineflow.optimize(own, strict=True).retrieve(QUESTION)
     assert made._llm.meter.calls == len(asked) == 1  # as stock: no question after the one that failed
-    assert "no later request may overtake" in str(fineflow.explain(own))
+    assert "no later request may overtake" in str(fineflow.explain(own, graphs=True))
 
 
 @pytest.mark.parametrize("entry", ["retrieve", "aretrieve"])

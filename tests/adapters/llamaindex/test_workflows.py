@@ -98,7 +98,7 @@ def test_a_run_is_that_of_stock() -> None:
     assert optimized.runs == 1
     assert type(mine.engine).__name__ == "RetrieverQueryEngine"
     assert type(mine.engine) is type(optimized.engine)
-    assert "stock runs it; what it calls runs ahead by itself" in str(fineflow.explain(optimized))
+    assert "stock runs it; what it calls runs ahead by itself" in str(fineflow.explain(optimized, graphs=True))
 
 
 def test_a_run_that_fails() -> None:

@@ -111,7 +111,7 @@ def test_a_subclass_with_its_own_method_runs_as_stock() -> None:
     llm = model()
     fast = fineflow.optimize(pipeline(Loud(llm.answer, llm.aanswer)), strict=True)
     assert fast.run(QUESTION) == "<BOTH <FIRST WHY?> <THEN WHY?>>"
-    assert "Loud" in str(fineflow.explain(fast)) and fast._self_last is None
+    assert "Loud" in str(fineflow.explain(fast, graphs=True)) and fast._self_last is None
 
 
 def test_a_part_that_was_replaced_counts_from_the_next_call_on() -> None:

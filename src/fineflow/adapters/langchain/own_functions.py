@@ -34,7 +34,7 @@ def lower(func: Any, options: Options) -> tuple[Graph, Lowered]:
     found, inside = calls_in(func)
     output = lower_function(func, found, b, inside=inside)
     if inside:
-        b.has_inside(found.components)
+        b.has_inside([found])
     return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(func, True, options, b)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache, partial
 from typing import Any
@@ -47,9 +48,13 @@ from fineflow.runtime import servers
 ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
 
 
-@cache
 def rows() -> tuple[Row, ...]:
-    """Returns all recognised constructs; of langchain-classic only what is installed. The first call imports it."""
+    """Returns all recognised constructs; those of langchain-classic once somebody has imported it: that takes long."""
+    return _rows(sys.modules.get("langchain_classic.retrievers") is not None)
+
+
+@cache
+def _rows(classic: bool) -> tuple[Row, ...]:
     return (
         *structure.ROWS,
         *recovery.ROWS,
@@ -64,16 +69,15 @@ def rows() -> tuple[Row, ...]:
         *example_selectors.ROWS,
         *models.ROWS,
         *parsers.ROWS,
-        *parsers.classic_rows(),
+        *(parsers.classic_rows() if classic else ()),
         *whole_parsers.ROWS,
         *whole_parsers.CLASSIC,
         *whole_parsers.LAST,
         *retrievers.ROWS,
-        *retrievers.classic_rows(),
-        *retriever_lists.classic_rows(),
+        *((*retrievers.classic_rows(), *retriever_lists.classic_rows()) if classic else ()),
         *retrievers.ANY,
         *compressors.ROWS,
-        *compressors.classic_rows(),
+        *(compressors.classic_rows() if classic else ()),
         *compressors.LAST,
     )
 

@@ -40,7 +40,7 @@ def _lowered(step: Step, b: ChainBuilder) -> Ref:
     reason = "runs when stock's loop enters it" if functions else f"is a {type(step.obj).__name__} of a package"
     made = Builder.opaque(b, step.obj, Leaf(Ref("input")), reason, where=where)
     if found is not None:
-        b.has_inside(found.components)
+        b.has_inside([found])
     elif functions:
         b.note(made.ref.name, False, "makes no two component calls, and none that gains by itself")
     return made.ref

@@ -34,7 +34,7 @@ from fineflow.backends.transformers.model_host import CacheStats, Hosting
 from fineflow.backends.transformers.request import Output, Request
 from fineflow.backends.transformers.steering import Steering, check, steered
 from fineflow.backends.transformers.threads import in_thread
-from fineflow.errors import BackendError, RequestError
+from fineflow.errors import BackendError, RequestError, installing
 from fineflow.ir import Op
 from fineflow.protocols import CacheStatistics, Delta, Message, Sampling
 from fineflow.runtime import events
@@ -215,7 +215,7 @@ class TransformersEngine:
         if not manager.logit_processor.eager:
             lack = "while its pass is captured or compiled; give it batching= with use_cuda_graph=False"
         elif forms and not grammars.available():
-            lack = 'without llguidance; it comes with: pip install "fineflow[structured]"'
+            lack = f"without llguidance; it comes with: {installing('structured')}"
         if lack:
             raise RequestError(f"LLM {self.name!r} cannot follow {', '.join(names)} {lack}")
         matcher = await in_thread(lambda: self._grammars.matcher(sampling)) if forms else None

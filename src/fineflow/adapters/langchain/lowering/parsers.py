@@ -110,7 +110,7 @@ ROWS = (
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Returns the rows of langchain-classic, if it is installed."""
+    """Returns the rows of langchain-classic, which is imported."""
     try:
         from langchain_classic.retrievers.multi_query import LineListOutputParser
     except ImportError:

@@ -9,7 +9,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 
 from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Record, Symbol
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_promise
+from fineflow.adapters.core.recognition import NamedRow, NotLowered, Row, believed, keeps_promise
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.builder import ChainBuilder
@@ -77,12 +77,20 @@ def _lower_reranker(compressor: Any, value: Symbol, b: ChainBuilder) -> Symbol:
     )
 
 
+def _lower_service(compressor: Any, value: Symbol, b: ChainBuilder) -> Symbol:
+    """Lowers a reranker that asks a service by its client, and copies the documents that it returns."""
+    believed(getattr(compressor, "client", None), ("rerank",), b)
+    believed(getattr(compressor, "session", None), ("post",), b)
+    return _lower_reranker(compressor, value, b)
+
+
 def _effects(compressor: Any, scorer: Any) -> Effects:
     if scorer is not None:
         return Effects(PURE.kind, "", "scores query and document")
     if isinstance(getattr(compressor, "embeddings", None), EngineEmbeddings):
         return Effects(PURE.kind, "", "compares vectors of models in this process")
-    inner = next((part for name in ("model", "embeddings") if (part := getattr(compressor, name, None))), compressor)
+    parts = (getattr(compressor, name, None) for name in ("model", "embeddings"))
+    inner = next((part for part in parts if part and not isinstance(part, str)), compressor)
     return Effects(Effect.EXTERNAL, "", f"{type(inner).__name__} may call out")
 
 
@@ -168,15 +176,40 @@ class _PairwiseRow(Row):
 
 
 _READ = ("engine", "model", "embeddings")
+_COMMUNITY = "langchain_community.document_compressors"
+_SERVICES = (
+    ("langchain_classic.retrievers.document_compressors.cohere_rerank", "CohereRerank"),
+    ("langchain_cohere.rerank", "CohereRerank"),
+    (f"{_COMMUNITY}.jina_rerank", "JinaRerank"),
+    (f"{_COMMUNITY}.dashscope_rerank", "DashScopeRerank"),
+    (f"{_COMMUNITY}.volcengine_rerank", "VolcengineRerank"),
+    (f"{_COMMUNITY}.infinity_rerank", "InfinityRerank"),
+)
+"""Rerankers whose ``compress_documents`` does no more than to copy the documents that ``rerank`` has chosen."""
+
+_BY_RERANK = (*COMPRESS, "rerank")
 
 ROWS: tuple[Row, ...] = (
     Row(EngineReranker, COMPRESS, _lower_reranker, _shadow_compressor, "reranker", _READ),
     _PairwiseRow(BaseDocumentCompressor, COMPRESS, _lower_reranker, _shadow_compressor, "reranker", _READ),
+    *(
+        NamedRow(
+            BaseDocumentCompressor,
+            _BY_RERANK,
+            _lower_service,
+            _shadow_compressor,
+            "reranker",
+            ("client", "session"),
+            module=module,
+            name=name,
+        )
+        for module, name in _SERVICES
+    ),
 )
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Returns the rows of langchain-classic, if it is installed."""
+    """Returns the rows of langchain-classic, which is imported."""
     try:
         from langchain_classic.retrievers.document_compressors import (
             CrossEncoderReranker,

@@ -70,7 +70,7 @@ def _shadow_ensemble(retriever: Any, site: Site) -> Any:
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Returns the rows of langchain-classic, if it is installed."""
+    """Returns the rows of langchain-classic, which is imported."""
     try:
         from langchain_classic.retrievers import EnsembleRetriever, MergerRetriever
     except ImportError:

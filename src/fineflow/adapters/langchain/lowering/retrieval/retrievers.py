@@ -271,7 +271,7 @@ ANY = (Row(BaseRetriever, RUN, _lower_any, _shadow_any, "retriever", None, calls
 
 
 def classic_rows() -> tuple[Row, ...]:
-    """Returns the rows of langchain-classic, if it is installed."""
+    """Returns the rows of langchain-classic, which is imported."""
     try:
         from langchain_classic.retrievers import ContextualCompressionRetriever, MultiQueryRetriever
     except ImportError:
