@@ -17,6 +17,7 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from fineflow import tested_versions
+from fineflow.adapters.core.plan import consulted
 from fineflow.adapters.registry import framework_of, is_optimized, taken, unusable
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation, LastCall
@@ -166,14 +167,15 @@ def plan(framework: Framework, obj: Any, options: Options, way: Any, *, answer: 
     Raises: PlanningError for a user's pass that raises or returns an invalid graph; GraphError, where graphs are
     verified, for one of fineflow's passes that breaks a rule.
     """
-    p_graph, lowered = framework.lower(obj, options, way)
-    e_graph = rewrite(p_graph, options.passes, check=options.strict, answer=answer)
-    made = framework.decide(p_graph, e_graph, lowered)
+    with consulted() as basis:
+        p_graph, lowered = framework.lower(obj, options, way)
+        e_graph = rewrite(p_graph, options.passes, check=options.strict, answer=answer)
+        made = framework.decide(p_graph, e_graph, lowered)
     if not lowered.builder.met.hold():
         made.snapshot.never()
     if tested_versions.of_this_process():
         tested_versions.tell_once(unrecognised(made))
-    return made
+    return replace(made, basis=basis)
 
 
 def explain(
@@ -234,7 +236,13 @@ def _explained(
             trace = last.trace
             used = [each for each in given._self_plans.values() if each and each.e_graph is trace.graph]
     ways = framework.ways(obj, input) if not used else framework.ways_like(used[0].way)
-    plans = [next((p for p in used if p.way == way), None) or plan(framework, obj, options, way) for way in ways]
+    planned = given if is_optimized(given) else None
+    plans = [
+        next((p for p in used if p.way == way), None)
+        or (planned and planned._self_in_use(way))
+        or plan(framework, obj, options, way)
+        for way in ways
+    ]
     ahead = [entry for each in plans for entry in each.ahead(eager=options.eager)]
     shown = next(iter(used), None) or next((p for p in plans if p.ahead(eager=options.eager)), plans[0])
     entries = tuple(entry for each in plans for entry in each.entries)

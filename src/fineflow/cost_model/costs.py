@@ -15,12 +15,15 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import wraps
 from math import ceil, isfinite
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fineflow.ir import Op
 from fineflow.runtime import events
@@ -154,6 +157,42 @@ def fit_together(samples: Iterable[tuple[float, float, float]], prior: Line) -> 
     return replace(fit(alone, prior), beside=beside)
 
 
+Asked = dict[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], Any]
+"""Questions to a cost model, as (method, arguments, named arguments), and the answers."""
+
+_asked: ContextVar[Asked | None] = ContextVar("fineflow_asked", default=None)
+M = TypeVar("M", bound=Callable[..., Any])
+
+
+@contextmanager
+def consulted() -> Iterator[Asked]:
+    """Collects what is asked of cost models in the block."""
+    token = _asked.set({})
+    try:
+        yield cast(Asked, _asked.get())
+    finally:
+        _asked.reset(token)
+
+
+def _noted(method: M) -> M:
+    """Makes a method of ``Costs`` one whose answers are collected; not those that it asks for itself."""
+
+    @wraps(method)
+    def asked(*args: Any, **named: Any) -> Any:
+        known = _asked.get()
+        if known is None:
+            return method(*args, **named)
+        token = _asked.set(None)
+        try:
+            answer = method(*args, **named)
+        finally:
+            _asked.reset(token)
+        known[method.__name__, args[1:], tuple(named.items())] = answer
+        return answer
+
+    return cast(M, asked)
+
+
 class Costs:
     """Latency models of engines, by name, and the typical sizes of the work that primitives give them. Thread-safe.
 
@@ -236,6 +275,7 @@ class Costs:
         with self._lock:
             self._models[engine, _SAME.get(op, op)] = _Model(_SAME.get(op, op), line)
 
+    @_noted
     def size(self, engine: str | None, op: Op, name: str = "") -> float:
         """Returns the typical size of a primitive's work: of its own, of others on its engine, or the prior."""
         op = Op.DECODE if op is Op.PARTIAL_DECODE else op
@@ -244,6 +284,7 @@ class Costs:
                 return found[1]
         return SIZES.get(op, 1)
 
+    @_noted
     def line(self, engine: str | None, op: Op) -> Line:
         """Returns the model in use: fitted, from a loaded profile, or the operation's prior."""
         op = _SAME.get(op, op)
@@ -251,6 +292,7 @@ class Costs:
             model = self._models.get((engine or "", op))
             return model.fitted() if model is not None else PRIORS.get(op, Line(0.0))
 
+    @_noted
     def predict(
         self, engine: str | None, op: Op, *, size: float | None = None, name: str = "", together: float = 1.0
     ) -> float:
@@ -263,6 +305,7 @@ class Costs:
             return took[1]
         return self.line(engine, op).at(self.size(engine, op, name) if size is None else size, together)
 
+    @_noted
     def measured(self, engine: str | None, op: Op, name: str = "") -> bool:
         """Returns True if ``predict`` uses measurements (at least three, or a loaded profile) instead of a prior.
 
@@ -273,6 +316,7 @@ class Costs:
         model = self._models.get((engine or "", _SAME.get(op, op)))
         return model is not None and model.measured
 
+    @_noted
     def efficient_batch(self, engine: str, op: Op) -> int | None:
         """Returns the batch size, a power of two, that reaches 90 % of the best throughput; None if not measured.
 
@@ -284,6 +328,7 @@ class Costs:
         wanted = _EFFICIENT / (1 - _EFFICIENT) * line.fixed / line.each if line.each else line.largest
         return 1 << (max(1, ceil(min(wanted, 2 * line.largest))) - 1).bit_length()
 
+    @_noted
     def split_penalty(self, engine: str | None, tokens: float) -> float:
         """Returns the extra seconds of a prefill of ``tokens`` in two parts instead of one.
 

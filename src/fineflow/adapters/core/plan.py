@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.cost_model.basis import Basis, basis
+from fineflow.cost_model.costs import costs
 from fineflow.ir import Graph, Op, Primitive
 from fineflow.ir.primitive import FED
 from fineflow.ir.spec import bodies, everything
@@ -30,7 +33,7 @@ class Plan:
     tapped: opaque steps among them. looked_through: user functions among these whose component calls run ahead.
     per_call: True if a shadow serves one call only. batched: True if a batch may run as one call per input; if not,
     ``stepwise`` is its plan. any_input: True if it is the same for inputs of all kinds. snapshot: state of the objects
-    at planning. shadows: those made so far, by (sync, ahead).
+    at planning. basis: what the cost model said then. shadows: those made so far, by (sync, ahead).
     """
 
     way: Any
@@ -50,6 +53,7 @@ class Plan:
     per_call: bool = False
     batched: bool = True
     any_input: bool = False
+    basis: Basis | None = field(default=None, compare=False, repr=False)
     shadows: dict[tuple[bool, bool], Shadows] = field(default_factory=dict, compare=False, repr=False)
     bounded: dict[frozenset[str], Plan] = field(default_factory=dict, compare=False, repr=False)
     _tested: dict[Any, bool] = field(default_factory=dict, compare=False, repr=False)
@@ -65,6 +69,22 @@ class Plan:
         return replace(
             self, e_graph=nothing, touched=touched, leaves=touched, tapped=self.looked_through, shadows={}, bounded={}
         )
+
+    def outdated(self) -> bool:
+        """Counts a call. Returns True if it is time to plan again, as costs are not what they were."""
+        return self.basis is not None and self.basis.due() and self.basis.differs()
+
+    def learns(self) -> bool:
+        """Counts a call. Returns True if it runs ahead to measure what decides whether that gains."""
+        if self.basis is None or not self.basis.learning:
+            return False
+        self.basis.learn()
+        return True
+
+    @cached_property
+    def trial(self) -> Plan:
+        """The same plan, of which all calls but batches run ahead."""
+        return replace(self, pays=self.pays | {e for e in self.entries if not e.endswith("batch")}, bounded={})
 
     @cached_property
     def reaches_engines(self) -> bool:
@@ -109,6 +129,11 @@ class Plan:
             found = replace(self, pays=pays, touched=touched, leaves=touched, tapped=tapped, shadows={}, bounded={})
             self.bounded[leaves] = found
         return found
+
+
+def consulted() -> AbstractContextManager[Basis]:
+    """Keeps what a plan that is made in the block reads of the cost model."""
+    return basis(costs)
 
 
 def with_containers(leaves: Iterable[str]) -> frozenset[str]:

@@ -80,6 +80,8 @@ class Planned(wrapt.ObjectProxy[Any]):
             plan = plans.setdefault(way, self._self_planned(way))
         if plan is not None and not plan.snapshot.holds():  # stale: the user has changed the object
             plan = plans[way] = self._self_planned(way)
+        elif plan is not None and plan.outdated():
+            plan = self._self_renewed(way, plan)
         return plan
 
     def _self_known(self, way: Any) -> bool:
@@ -98,6 +100,24 @@ class Planned(wrapt.ObjectProxy[Any]):
 
     def _self_new_plan(self, way: Any) -> Plan:
         return self._self_planner(self._self_framework, self.__wrapped__, self._self_options, way)
+
+    def _self_in_use(self, way: Any) -> Plan | None:
+        """Returns the plan that the next call follows, if it is known; as costs are now."""
+        plan = self._self_plans.get(way)
+        if plan is None or not plan.snapshot.holds():
+            return None
+        return self._self_renewed(way, plan) if plan.basis is not None and plan.basis.differs() else plan
+
+    def _self_renewed(self, way: Any, plan: Plan) -> Plan | None:
+        """Plans again, as costs have changed. Keeps the plan, with its shadows, if it is the same."""
+        made = Planned._self_planned(self, way)
+        if made is not None and made.basis is not None and plan.basis is not None:
+            if (made.e_graph, made.pays) == (plan.e_graph, plan.pays):
+                plan.basis.renew(made.basis)
+                return plan
+            made.basis.follow(plan.basis)
+        self._self_plans.update((each, made) for each, old in tuple(self._self_plans.items()) if old is plan)
+        return made
 
     def _self_planned(self, way: Any) -> Plan | None:
         try:
@@ -134,7 +154,11 @@ class Planned(wrapt.ObjectProxy[Any]):
         if not self._self_known(way):
             await self._self_aplanned(invocation.entry, way)
             return self._self_plan(invocation)
-        return self._self_followed(self._self_plans.get(way), invocation)
+        plan = self._self_plans.get(way)
+        if plan is not None and plan.outdated():
+            await self._self_first.made(way, partial(self._self_renewed, way, plan))
+            plan = self._self_plans.get(way)
+        return self._self_followed(plan, invocation)
 
     def _self_followed(self, plan: Plan | None, invocation: Invocation) -> Plan | None:
         """Returns the plan, with what is bounded now, if calls of this kind follow it."""
@@ -147,7 +171,10 @@ class Planned(wrapt.ObjectProxy[Any]):
             eager = eager or bool(late_searches.writes(plan))  # then there is something to gain
         else:
             plan = framework.bounded(plan)
-        return plan if plan.follows_for(invocation.entry, eager=eager) else None
+        if plan.follows_for(invocation.entry, eager=eager):
+            return plan
+        hosted = invocation.sync and asyncio._get_running_loop() is not None
+        return plan.trial if plan.follows_for(invocation.entry, eager=True) and not hosted and plan.learns() else None
 
     def _self_idle(self, entry: str, way: Any) -> bool:
         """Returns True if a call is known to go straight to the user's object, with nothing else to be done for it.
@@ -168,6 +195,8 @@ class Planned(wrapt.ObjectProxy[Any]):
         ):
             return False
         if queues_in_use() and plan.reaches_engines:
+            return False
+        if plan.basis is not None and (plan.basis.due() or plan.basis.learning):
             return False
         return plan.snapshot.holds()
 

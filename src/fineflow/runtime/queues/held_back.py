@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +26,7 @@ class HeldBack:
         "_calls",
         "_component",
         "_number",
+        "_wishing",
         "_woken",
         "beginning",
         "refused",
@@ -39,6 +40,7 @@ class HeldBack:
         self._component = component
         self._calls: ModelCalls | None = None
         self._woken: asyncio.Future[None] | None = None
+        self._wishing: tuple[Callable[[], None], ...] = ()
         self.writing: Writing | None = None
         self.beginning: Beginning | None = None
         self._asked = False  # stock wanted it before it began
@@ -104,6 +106,15 @@ class HeldBack:
         self.wanted = True
         self.settle()
         self.wake()
+        wishing, self._wishing = self._wishing, ()
+        for call in wishing:
+            call()
+
+    def when_wanted(self, call: Callable[[], None]) -> None:
+        """Calls ``call`` once stock wants the call, in any thread: now, if it does already. May be twice."""
+        self._wishing = (*self._wishing, call)
+        if self.wanted:
+            call()
 
     def settle(self) -> None:
         """Notes that nobody has to wait for the call any more. From any thread."""

@@ -48,6 +48,8 @@ class Admissions(EngineQueue[LLMRequest]):
         super().__init__(engine, policy)
         self._prefills: dict[int, LLMRequest] = {}  # prefills in the line, by number
         self._asking: Counter[str] = Counter()  # requests that decode, or wait to, by query
+        self._served: set[LLMRequest] = set()  # requests that decode, or wait to
+        self._yielding: set[asyncio.Future[None]] = set()  # of requests ahead of stock that let others finish
         self._streams: set[DecodeStream] = set()
         self._full = False  # True while requests wait for room, not only for the next decision
         self._overtaking = 0  # requests that had to be quick, admitted since another one was
@@ -61,6 +63,8 @@ class Admissions(EngineQueue[LLMRequest]):
         self._iterations = 0
         self._prefills.clear()
         self._asking.clear()
+        self._served.clear()
+        self._yielding.clear()
         self._streams.clear()
         self._kept_room.clear()
 

@@ -12,23 +12,26 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, cast
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
-from fineflow.protocols import Delta, LLMEngine, Sampling
+from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
 from fineflow.runtime import events, servers
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.llm_admissions import Admissions
 from fineflow.runtime.queues.llm_request import LLMRequest, PrefillNotNeeded, note
 from fineflow.runtime.queues.placement import Instance, blame, in_service, none_left
 from fineflow.runtime.queues.policy import PATIENCE, Policy, app_fifo, by_depth, by_path, by_start
 from fineflow.runtime.queues.prompts import Lengths, Part, Prompt, Segment, segments_in
 from fineflow.runtime.queues.registry import shared_queue
+from fineflow.runtime.queues.responses import listener
 from fineflow.runtime.statistics import served, watch
 
 # One step of a call's priority is worth this much in an engine's own queue: steps of depth, or seconds of head start.
@@ -145,6 +148,9 @@ class LLMQueue(Admissions):
         The engine is read one piece ahead of the reader; to the end if others wait for the room that it takes.
         """
         self._settle_on_loop()
+        ahead = listener.get()
+        if isinstance(ahead, HeldBack):
+            await self._yield(ahead, tokens)
         stream = DecodeStream(self._decode(tokens, sampling, segments), self._others_wait)
         self._streams.add(stream)
         try:
@@ -153,6 +159,33 @@ class LLMQueue(Admissions):
         finally:
             self._streams.discard(stream)
             await stream.aclose()
+
+    async def _yield(self, ahead: HeldBack, tokens: Sequence[int]) -> None:
+        """Waits while others would be held up by a prompt that stock does not wait for.
+
+        The prefill of a prompt makes an iteration longer, for all whose tokens come from it. If that is noticeable, and
+        calls wait for such tokens, a request ahead of stock lets them finish, until stock wants it.
+        """
+        loop = asyncio.get_running_loop()
+        while not ahead.wanted and self._holds_up(tokens):
+            woken: asyncio.Future[None] = loop.create_future()
+            self._yielding.add(woken)
+            ahead.when_wanted(partial(_wake_soon, loop, woken))
+            try:
+                await woken
+            finally:
+                self._yielding.discard(woken)
+
+    def _holds_up(self, tokens: Sequence[int]) -> bool:
+        own = request_context.query.get()
+        if not any(request.critical and request.seen.query != own for request in self._served):
+            return False
+        new = len(tokens) - max(
+            (each.engine.cached(tokens) for each in in_service(self.instances) if isinstance(each.engine, PrefixCache)),
+            default=0,
+        )
+        name = self.instances[0].engine.name
+        return new * costs.line(name, Op.PREFILL).each > costs.line(name, Op.DECODE).each
 
     def _others_wait(self) -> bool:
         """Returns True if requests wait for room, or may wait for a permit of the server."""
@@ -227,6 +260,7 @@ class LLMQueue(Admissions):
         self._line.join(request)
         if output:
             self._asking[request.seen.query] += 1
+            self._served.add(request)
             request_context.uses(self.engine)
             for spared, known in self._spared.items():
                 if tokens[: len(known)] != known:
@@ -240,7 +274,10 @@ class LLMQueue(Admissions):
 
     def _leave(self, request: LLMRequest) -> None:
         self._line.leave(request)
+        for woken in self._yielding:
+            _wake(woken)
         if self._prefills.pop(request.seen.number, None) is None:
+            self._served.discard(request)
             self._asking[request.seen.query] -= 1
             if not self._asking[request.seen.query]:
                 del self._asking[request.seen.query]
@@ -295,6 +332,16 @@ class LLMQueue(Admissions):
             raise none_left(self.engine.name, self.instances)
         if not again:
             raise error
+
+
+def _wake(woken: asyncio.Future[None]) -> None:
+    if not woken.done():
+        woken.set_result(None)
+
+
+def _wake_soon(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(_wake, woken)
 
 
 def llm_queue_of(engine: LLMEngine) -> LLMQueue:

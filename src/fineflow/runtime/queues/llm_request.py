@@ -10,10 +10,12 @@ from fineflow.protocols import Delta
 from fineflow.runtime import events
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.engine_queue import EngineRequest
+from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.placement import Asked, Computing, Instance
 from fineflow.runtime.queues.policy import PATIENCE
 from fineflow.runtime.queues.prompts import Prompt
 from fineflow.runtime.queues.request_context import waiting_record
+from fineflow.runtime.queues.responses import listener
 
 IN_A_ROW = PATIENCE
 """Requests that may be admitted in a row while one waits that had arrived before them (``earliest_first``)."""
@@ -37,6 +39,7 @@ class LLMRequest(EngineRequest):
         self.goes_on = bool(request_context.query.get())  # its query may ask again
         self.quick = False  # set when it is admitted
         self.passed = 0
+        self.ahead = listener.get()  # of the component call that it is for, if that was begun ahead of stock
         self.ran = 0.0  # seconds, set when it has ended well
         self.computing: Computing | None = None  # while its prompt is prefilled
         self.room: asyncio.Future[Instance] = asyncio.get_running_loop().create_future()
@@ -46,6 +49,11 @@ class LLMRequest(EngineRequest):
         """Raises an error to the caller, if it waits for room."""
         if not self.room.done():
             self.room.set_exception(error)
+
+    @property
+    def critical(self) -> bool:
+        """True if stock waits for it."""
+        return not isinstance(self.ahead, HeldBack) or self.ahead.wanted
 
     @property
     def alone(self) -> int:

@@ -1,0 +1,66 @@
+"""A plan is decided again when costs are not what they were; what ``explain`` shows is what runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnablePassthrough
+from timed_retrieval import Slow, joined
+
+import fineflow
+from fineflow.engines import EmulatedLLM
+from fineflow.ir import Op
+from fineflow.langchain import ChatEngine
+from fineflow.testing import virtual
+
+RULES = " ".join(f"rule-{i}" for i in range(1500))
+
+
+def naive(engine: EmulatedLLM, search: Slow) -> Runnable[Any, Any]:
+    prompt = ChatPromptTemplate.from_messages([("system", RULES), ("human", "{question} by {context}")])
+    model = ChatEngine(engine=engine, max_tokens=40)
+    return {"context": search | joined, "question": RunnablePassthrough()} | prompt | model | StrOutputParser()
+
+
+def calls(chain: Any, engine: EmulatedLLM, count: int) -> list[float]:
+    """Seconds of calls, each of which finds nothing in the cache."""
+    found = []
+    for i in range(count):
+        engine.forget()
+        found.append(virtual.run(chain.ainvoke(f"why {i}")).seconds)
+    return found
+
+
+def splits(chain: Any) -> bool:
+    graph = fineflow.explain(chain).e_graph
+    assert graph is not None
+    return any(p.op is Op.PARTIAL_PREFILL for p in graph)
+
+
+def test_what_was_refused_before_anything_was_measured_is_done_once_it_is() -> None:
+    engine = EmulatedLLM(lambda prompt: "yes " * 30, name="renewed")
+    chain: Any = fineflow.optimize(naive(engine, Slow(seconds=1.0)), strict=True)
+    took = calls(chain, engine, 8)
+    fresh = calls(fineflow.optimize(naive(engine, Slow(seconds=1.0))), engine, 1)[0]
+    assert took[0] > fresh + 0.2 and all(seconds < fresh + 0.01 for seconds in took[4:])
+
+
+def test_explain_shows_the_plan_that_the_next_call_follows() -> None:
+    engine = EmulatedLLM(lambda prompt: "yes " * 30, name="shown")
+    chain: Any = fineflow.optimize(naive(engine, Slow(seconds=1.0)), strict=True)
+    for _ in range(8):
+        calls(chain, engine, 1)
+        shown = fineflow.explain(chain).e_graph
+        assert shown is chain._self_plans[True].e_graph
+    assert splits(chain)
+
+
+def test_the_same_decisions_keep_the_plan_and_its_shadows() -> None:
+    engine = EmulatedLLM(lambda prompt: "yes " * 30, name="kept")
+    chain: Any = fineflow.optimize(naive(engine, Slow(seconds=1.0)), strict=True)
+    calls(chain, engine, 8)
+    plan = chain._self_plans[True]
+    calls(chain, engine, 40)
+    assert chain._self_plans[True] is plan
