@@ -38,7 +38,11 @@ OURS: dict[str, tuple[str, ...]] = {
         *LEAVES,
     ),
     "adapters": (),
-    "adapters.registry": ("adapters.core", "runtime.queues.component_calls"),  # names frameworks by text only
+    "adapters.registry": (
+        "adapters.core",
+        "runtime.queues.component_calls",
+        "tested_versions",
+    ),  # names frameworks by text only
     "adapters.core": (
         *("ir", "protocols", "runtime", "cost_model", "verification", "adapters.analysis", "adapters.lookahead"),
         *LEAVES,

@@ -64,6 +64,20 @@ def test_every_suite_names_tests_that_exist() -> None:
         assert not lost, f"{name}: {lost}"
 
 
+@pytest.mark.parametrize("newer", [False, True])
+def test_newest_releases_run_only_where_a_framework_has_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], newer: bool
+) -> None:
+    matrix = tool("version_matrix")
+    found = {"ruff": "99.0", "langchain-core": "1.99.0"} if newer else {"ruff": "99.0"}
+    monkeypatch.setattr(matrix.constraints, "newest", lambda: found)
+    ran: list[str] = []
+    monkeypatch.setattr(matrix, "run", lambda row, *_: ran.append(matrix._key(row)) is None)
+    assert matrix.main(["--if-newer", "--only", "newest | Python 3.11 | equality"]) == 0
+    assert ran == (["newest | Python 3.11 | equality"] if newer else [])
+    assert ("-> 1.99.0" if newer else "nothing to run") in capsys.readouterr().out
+
+
 def test_a_wheel_with_a_file_lost_or_too_many_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check = tool("check_package")
     monkeypatch.setattr(check, "SOURCES", tmp_path)

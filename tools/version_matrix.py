@@ -5,6 +5,10 @@ Each row of the table is a set of versions: single releases with what fits them,
 into a virtual environment in a temporary folder, and the suite runs on the sources of this checkout.
 
 Usage: python tools/version_matrix.py [--only WORD ...] [--python 3.12=/path/to/python3.12 ...] [--work FOLDER] [--list]
+       [--if-newer]
+
+--if-newer: runs nothing where the frameworks' newest releases are those of constraints.txt. .ci/run has the suites
+``equality`` and ``runnables`` run on the newest releases in this way, in a small environment.
 
 Rows that did not run keep their line in the table. Exits with 1 if a row could not be installed or a test failed.
 """
@@ -25,6 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import constraints
+
 ROOT = Path(__file__).resolve().parents[1]
 CONSTRAINTS = ROOT / "constraints.txt"
 PAGE = ROOT / "docs" / "versions.md"
@@ -42,11 +49,17 @@ _LANGCHAIN = (
 
 @dataclass(frozen=True)
 class Suite:
-    """Tests that run together. first: requirements installed before the others, by themselves."""
+    """Tests that run together. first: requirements installed before the others, by themselves.
+
+    small: of a set, too, only what it requires is installed, and not every combination of parameters is run, on all
+    cores. arguments: of pytest.
+    """
 
     tests: tuple[str, ...]
     requires: tuple[str, ...]
     first: tuple[str, ...] = ()
+    small: bool = False
+    arguments: tuple[str, ...] = ()
 
 
 _CHAINS = tuple(
@@ -64,7 +77,20 @@ _INDEXES = tuple(
         *("methods", "workflows", "agents", "ingestion", "index_inner_calls", "structured_answers"),
     )
 )
+_SMALL = (
+    *(*_TOOLS, f"{ROOT}[langchain,langgraph,llama-index,openai,chroma]", "langchain>=1.2,<2", "langchain-tests"),
+    *("blockbuster", "freezegun", "grandalf", "lark", "pytest-mock", "pytest-socket", "syrupy", "numpy"),
+)
+_EQUAL = ("langchain/test_same_answer", "langgraph/test_graph_fidelity", "llamaindex/test_same_index")
+_PROVIDERS = ("anthropic", "google-genai", "ollama", "groq", "mistralai")
 SUITES = {
+    "equality": Suite(tuple(f"tests/adapters/{name}.py" for name in _EQUAL), _SMALL, small=True),
+    "providers": Suite(
+        ("tests/adapters/langchain/test_structured_providers.py",),
+        (*_SMALL, *(f"langchain-{name}" for name in _PROVIDERS)),
+        small=True,
+    ),
+    "runnables": Suite(("tests/upstream/test_upstream.py",), _SMALL, small=True, arguments=("-k", "runnables")),
     "LangChain": Suite(_CHAINS, (*_TOOLS, *_LANGCHAIN)),
     "LlamaIndex": Suite(_INDEXES, (*_TOOLS, *_LANGCHAIN, "llama-index-core")),
     "LangGraph": Suite(("tests/adapters/langgraph",), (*_TOOLS, *_LANGCHAIN, "langgraph")),
@@ -97,6 +123,7 @@ class Row:
 # How uv chooses the versions of a set. What only tests need is as pinned: lower bounds of it are nobody's concern.
 SETS: dict[str, tuple[str, ...]] = {"lowest": ("--resolution", "lowest-direct"), "pinned": (), "newest": ()}
 _OF_TESTS = re.compile(r"(torch|pytest.*|hypothesis|syrupy|blockbuster|freezegun|ruff|mypy|numpy|psycopg.*)==")
+_FRAMEWORKS = r"(langchain|langgraph|llama-index|openai|wrapt|pydantic)\b"
 _NAMED = ("langchain-core", "langgraph", "llama-index-core")  # in the label of a set
 
 ROWS = [
@@ -111,6 +138,7 @@ ROWS = [
         for which in SETS
         for suite in ("analysis", "LangChain", "LangGraph", "LlamaIndex", "servers", "upstream")
     ),
+    *(Row("newest", suite) for suite in ("equality", "providers", "runnables")),
     *(Row("pinned", suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
     *(
         Row((f"transformers=={v}",), "transformers")
@@ -126,6 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--python", nargs="*", default=[], metavar="VERSION=PATH", help="interpreters not on the PATH")
     parser.add_argument("--work", type=Path, help="folder for the environments, kept; default a temporary one")
     parser.add_argument("--list", action="store_true", help="print the rows and stop")
+    parser.add_argument("--if-newer", action="store_true", help="only if a framework has a release newer than pinned")
     asked = parser.parse_args(arguments)
     rows = [row for row in ROWS if not asked.only or any(word in _key(row) for word in asked.only)]
     if not rows:
@@ -133,11 +162,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.list:
         print("\n".join(_key(row) for row in rows))
         return 0
+    if asked.if_newer and not (lines := newer_frameworks()):
+        print("nothing to run: the newest releases of the frameworks are those of constraints.txt")
+        return 0
+    if asked.if_newer:
+        print("newer than constraints.txt:", *lines, sep="\n  ")
     interpreters = dict(item.split("=", 1) for item in asked.python)
     with tempfile.TemporaryDirectory() as temporary:
         work = asked.work or Path(temporary)
         good = [run(row, work.resolve(), interpreters.get(row.python)) for row in rows]
     return 0 if all(good) else 1
+
+
+def newer_frameworks() -> list[str]:
+    """Returns a line for each framework of which pyproject.toml allows a release that is newer than the pinned one."""
+    _, lines = constraints.moved(CONSTRAINTS.read_text(encoding="utf-8"), constraints.newest())
+    return [line for line in lines if re.match(_FRAMEWORKS, line)]
 
 
 def run(row: Row, work: Path, interpreter: str | None) -> bool:
@@ -146,14 +186,16 @@ def run(row: Row, work: Path, interpreter: str | None) -> bool:
     suite = SUITES[row.suite]
     work.mkdir(parents=True, exist_ok=True)
     try:
-        folder = work / f"{row.python}-{row.versions if isinstance(row.versions, str) else row.suite}"
+        name = row.suite if not isinstance(row.versions, str) else f"{row.versions}{'-small' if suite.small else ''}"
+        folder = work / f"{row.python}-{name}"
         python = _environment(folder, interpreter or f"python{row.python}", suite, row)
     except subprocess.CalledProcessError as error:
         print((error.stdout or "")[-2000:], f"\n{_key(row)}: could not be installed", flush=True)
         return False
     files = [str(found) for pattern in suite.tests for found in sorted(ROOT.glob(pattern))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    command = [str(python), "-m", "pytest", "-q", "-n0", "--sweep", "--tb=short", "-p", "no:cacheprovider", *files]
+    how = ("-n", "logical", *suite.arguments) if suite.small else ("-n0", "--sweep", *suite.arguments)
+    command = [str(python), "-m", "pytest", "-q", *how, "--tb=short", "-p", "no:cacheprovider", *files]
     started = time.monotonic()
     done = subprocess.run(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT
@@ -225,7 +267,7 @@ def _environment(folder: Path, interpreter: str, suite: Suite, row: Row) -> Path
         if shutil.which(interpreter) is None:
             sys.exit(f"{interpreter} was not found; name it: --python {row.python}=/path/to/python{row.python}")
         _call([interpreter, "-m", "venv", str(folder)])
-        if suite.first or isinstance(row.versions, str):
+        if suite.first or (isinstance(row.versions, str) and not suite.small):
             _call([str(python), "-m", "pip", "install", *(suite.first or ("torch==2.13.0",))])
         _call([str(python), "-m", "pip", "install", "uv"])  # pip takes minutes to find versions that fit old ones
     install = [str(python), "-m", "uv", "pip", "install", "--link-mode", "copy", "--python", str(python)]
@@ -235,7 +277,8 @@ def _environment(folder: Path, interpreter: str, suite: Suite, row: Row) -> Path
         ]
         chosen = folder / "constraints.txt"
         chosen.write_text("\n".join([*pins, "torch==2.13.0"]))
-        _call([*install, *SETS[row.versions], "-c", str(chosen), "--editable", f"{ROOT}[demo,dev]"])
+        wanted = suite.requires if suite.small else ("--editable", f"{ROOT}[demo,dev]")
+        _call([*install, *SETS[row.versions], "-c", str(chosen), *wanted])
         return python
     pinned = {version.partition("==")[0] for version in row.versions}
     others = [wanted for wanted in suite.requires if re.split("[<>=]", wanted)[0] not in pinned]

@@ -172,7 +172,9 @@ class Explanation:
                 order=self._order,
                 measured=self.last is not None and self.last.saved < LEAST,
             )
-        return tuple(table for table in (early, in_the_way(graph, self.advice, self.visits)) if table is not None)
+        return tuple(
+            table for table in (early, in_the_way(graph, self.advice, self.visits, self.all_notes)) if table is not None
+        )
 
     @property
     def predicted(self) -> tuple[Section, ...]:

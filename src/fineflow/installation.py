@@ -19,7 +19,7 @@ from typing import Any
 
 import fineflow
 from fineflow.errors import installing
-from fineflow.tested_versions import NEWEST, newer, release
+from fineflow.tested_versions import NEWEST, interpreter, newer, release
 
 # Engines, and the extra that each needs; "" for those that need nothing.
 ENGINES = {
@@ -123,7 +123,10 @@ def diagnose(*, thorough: bool = False) -> Diagnosis:
         devices += _torch_devices()
     versions = {"fineflow": fineflow.__version__, "python": platform.python_version(), "wrapt": _version("wrapt")}
     environment = {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
-    untested = newer({name: _version(name) for name in NEWEST})
+    untested = (
+        *(f"{why}: everything runs as stock." for why in [interpreter()] if why),
+        *newer({name: _version(name) for name in NEWEST}),
+    )
     return Diagnosis(versions, _machine(), tuple(devices), extras, engines, environment, tuple(faults), untested)
 
 

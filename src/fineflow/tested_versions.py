@@ -27,6 +27,22 @@ NEWEST = {
 _ADVICE = "What it changed may run as stock: compare with `fineflow check`, or upgrade fineflow"
 
 
+PYTHON = (3, 13)
+"""The newest Python whose bytecode is read."""
+
+
+def interpreter() -> str:
+    """Returns why nothing is planned on this interpreter; "" if its bytecode is known, and it has a lock (a GIL)."""
+    running = sys.version_info[:2]
+    if running > PYTHON:
+        return "fineflow does not read the bytecode of Python {}.{}; the newest that it does is {}.{}".format(
+            *running, *PYTHON
+        )
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "fineflow was not tested on a Python without a global interpreter lock"
+    return ""
+
+
 def release(version: str) -> tuple[int, ...]:
     """Returns the numbers of a release, without what follows them; empty if it has none."""
     found = re.match(r"(?:\d+!)?v?(\d+(?:\.\d+)*)", version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -115,3 +116,23 @@ def test_the_first_plan_warns_of_what_it_does_not_understand_of_newer_releases(o
                 thread.join()
     (only,) = [each for each in caught if each.category is fineflow.UntestedVersionWarning]
     assert "`set_verbose` of langchain-core" in str(only.message)
+
+
+@pytest.mark.parametrize("lock", [True, False], ids=["newer", "without a lock"])
+def test_on_an_interpreter_that_is_not_understood_everything_is_stock(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lock: bool
+) -> None:
+    chain = _ends_in(StrOutputParser())
+    if lock:
+        monkeypatch.setattr(tested_versions, "PYTHON", (3, 10))
+        why = "does not read the bytecode of Python {}.{}; the newest that it does is 3.10".format(*sys.version_info)
+    else:
+        monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+        why = "was not tested on a Python without a global interpreter lock"
+    with pytest.warns(fineflow.FineflowWarning, match=why):
+        assert fineflow.optimize(chain) is chain
+    with pytest.raises(fineflow.PlanningError, match=why):
+        fineflow.optimize(chain, strict=True)
+    assert why in _said(chain)
+    assert cli.main(["doctor"]) == 0
+    assert why in " ".join(capsys.readouterr().out.split())

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from fineflow import tested_versions
+
 if TYPE_CHECKING:  # ``import fineflow`` stays light
     from fineflow.adapters.core.framework import Framework
     from fineflow.runtime.queues.component_calls import LimitedComponent
@@ -71,8 +73,8 @@ def frameworks() -> list[Framework]:
 
 
 def unusable() -> str:
-    """Returns why the adapters of libraries that are imported cannot be, for error messages; "" if all can."""
-    reasons = []
+    """Returns why the adapters of libraries that are imported cannot be used, for error messages; "" if all can."""
+    reasons = [f"; {why}" for why in [tested_versions.interpreter()] if why]
     for name, each in tuple(_REGISTERED.items()):
         if sys.modules.get(each.library) is not None:
             try:
@@ -83,7 +85,9 @@ def unusable() -> str:
 
 
 def framework_of(obj: Any) -> Framework | None:
-    """Returns the framework that takes an object, or None."""
+    """Returns the framework that takes an object, or None; None for all where this interpreter is not understood."""
+    if tested_versions.interpreter():
+        return None
     return next((each for each in frameworks() if each.knows(obj)), None)
 
 

@@ -13,6 +13,9 @@ CORES = "cores"
 INSIDE = "calls"
 """Source of notes on the component calls inside of a step."""
 
+LATE_TOOLS = "tools"
+"""Source of notes on what keeps calls of a tool from starting while the model writes."""
+
 META: Mapping[str, str] = {
     # origin
     "where": "location of the user's function, as file.py:12",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fineflow.cost_model.forecast import Forecast
 from fineflow.cost_model.serial import stock_order
 from fineflow.ir import Effect, Graph, Note, Op, Primitive
-from fineflow.ir.meta import INSIDE
+from fineflow.ir.meta import INSIDE, LATE_TOOLS
 from fineflow.ir.text import duration, shortened, tidy
 from fineflow.observe.critical import Forecasts
 from fineflow.observe.plan_page import STOCK, Section, calls, waiting, works
@@ -63,12 +63,15 @@ def earlier(
     return (f"What starts earlier than in {order}", ("step", "gain", "how"), rows) if rows else None
 
 
-def in_the_way(graph: Graph | None, advice: Iterable[str], visits: Mapping[str, Visit]) -> Section | None:
+def in_the_way(
+    graph: Graph | None, advice: Iterable[str], visits: Mapping[str, Visit], notes: Iterable[Note]
+) -> Section | None:
     """Returns what keeps a plan from gaining more, a sentence each with the next step; None if nothing is known.
 
     advice: sentences on undeclared code, see ``obstacles.advice``.
     """
     rows = [*advice]
+    rows += [f"{shortened(note.where)}: {note.reason}." for note in notes if note.source == LATE_TOOLS]
     for name, visit in visits.items():
         for each in visit.held:
             where = f"{each.where} {each.why}" if each.where else each.why

@@ -176,7 +176,7 @@ def test_without_the_option_nothing_is_streamed() -> None:
         ),
         (queries, "may differ from the sum of its stream; with stream_answers=True it is made of that"),
     ):
-        assert sentence in " ".join(str(fineflow.explain(each)).split())
+        assert sentence in " ".join(str(fineflow.explain(each, graphs=True)).split())
 
 
 def test_a_model_that_does_not_stream_is_asked_as_stock_asks_it() -> None:

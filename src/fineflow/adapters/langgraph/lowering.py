@@ -12,7 +12,8 @@ from fineflow.adapters.langchain.user_functions import calls_components, entered
 from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.steps import Step, steps_of
 from fineflow.adapters.langgraph.turns import turns_of
-from fineflow.ir import Ref
+from fineflow.ir import Note, Ref
+from fineflow.ir.meta import LATE_TOOLS
 
 
 def gains(graph: Any) -> bool:
@@ -28,7 +29,7 @@ def lowered_steps(graph: Any, b: ChainBuilder, *, across: bool) -> Ref:
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
         for ahead, text in turns[id(step.obj)].said(stream_answers=b.stream_answers) if id(step.obj) in turns else ():
-            b.note(output.name, ahead, text)
+            b.notes.append(Note("lower" if ahead else LATE_TOOLS, output.name, ahead, text))
         if id(step.obj) in early and any(map(calls_components, step.functions)):
             b.note(output.name, True, "its calls start when the state that they need is known, while earlier nodes run")
     return output
