@@ -29,23 +29,70 @@ def nested(x: Any) -> Any:
     return [[x["c"] + letter for letter in one] for one in x["a"]]
 
 
-RECOGNISED: dict[Callable[[Any], Any], tuple[str, ...] | None] = {
-    pairs: ("a", "b"),
-    records: ("a",),
-    whole: None,
-    nested: ("a",),
+def numbered(x: Any) -> Any:
+    return [f"{i} {one}" for i, one in enumerate(x["a"])]
+
+
+def numbered_pairs(x: Any) -> Any:
+    return [(i, one * two, x["c"]) for i, (one, two) in enumerate(zip(x["a"], x["b"], strict=True), start=len(x["c"]))]
+
+
+def numbered_whole(x: Any) -> Any:
+    return [one * i for i, one in enumerate(x, 1)]
+
+
+def loop(x: Any) -> Any:
+    """Has a docstring."""
+    made = []
+    for one, two in zip(x["a"], x["b"], strict=True):
+        made.append(f"{one}{x['c']}{two}")
+    return made
+
+
+def long_loop(x: Any) -> Any:
+    between = x["c"]
+    ones: list[str] = x["a"]
+    end = "."
+    found: list[str] = []
+    for i, one in enumerate(ones):
+        one = one.upper()
+        text = between + one
+        text = f"{i}{text}"
+        found.append(text + end)
+    return found
+
+
+def loop_over_all(x: Any) -> Any:
+    made = []
+    for one in x:
+        made.append(one + one)
+    return made
+
+
+RECOGNISED: dict[Callable[[Any], Any], Itemwise] = {
+    pairs: Itemwise(("a", "b")),
+    records: Itemwise(("a",)),
+    whole: Itemwise(None),
+    nested: Itemwise(("a",)),
+    numbered: Itemwise(("a",), True),
+    numbered_pairs: Itemwise(("a", "b"), True),
+    numbered_whole: Itemwise(None, True),
+    loop: Itemwise(("a", "b")),
+    long_loop: Itemwise(("a",), True),
+    loop_over_all: Itemwise(None),
 }
 
 
 @pytest.mark.parametrize("func", RECOGNISED, ids=lambda func: func.__name__)
 def test_recognised(func: Callable[[Any], Any]) -> None:
-    keys = RECOGNISED[func]
-    assert itemwise(func) == Itemwise(keys)
+    how = itemwise(func)
+    assert how is not None and how == RECOGNISED[func]
+    keys = how.keys
     given = GIVEN["a"] if keys is None else GIVEN
     alone = []
     for i in range(3):
         one = [given[i]] if keys is None else {**GIVEN, **{key: [GIVEN[key][i]] for key in keys}}
-        alone += func(one)
+        alone += how.at(func, i)(one)  # type: ignore[arg-type]
     assert alone == func(given)
 
 
@@ -53,8 +100,110 @@ def chosen(x: Any) -> Any:
     return [one for one in x["a"] if one]
 
 
-def numbered(x: Any) -> Any:
-    return [f"{i} {one}" for i, one in enumerate(x["a"])]
+def carried(x: Any) -> Any:
+    made, last = [], ""
+    for one in x["a"]:
+        made.append(last + one)
+        last = one
+    return made
+
+
+def carried_by_a_name(x: Any) -> Any:
+    last = ""
+    made = []
+    for one in x["a"]:
+        text = last + one
+        last = one
+        made.append(text)
+    return made
+
+
+def counted_by_hand(x: Any) -> Any:
+    made = []
+    number = 0
+    for one in x["a"]:
+        number += 1  # noqa: SIM113
+        made.append(f"{number} {one}")
+    return made
+
+
+def looks_back(x: Any) -> Any:
+    made: list[Any] = []
+    for one in x["a"]:
+        made.append((len(made), one))
+    return made
+
+
+def remembers(x: Any) -> Any:
+    made = []
+    seen: set[Any] = set()
+    for one in x["a"]:
+        made.append((one in seen, seen.add(one)))  # type: ignore[func-returns-value]
+    return made
+
+
+def skips(x: Any) -> Any:
+    made = []
+    for one in x["a"]:
+        if one:
+            made.append(one)
+    return made
+
+
+def appends_twice(x: Any) -> Any:
+    made = []
+    for one in x["a"]:
+        made.append(one)
+        made.append(one)
+    return made
+
+
+def ends_with_more(x: Any) -> Any:
+    made = []
+    for one in x["a"]:
+        made.append(one)
+    made.append("end")
+    return made
+
+
+def begins_with_more(x: Any) -> Any:
+    made = ["begin"]
+    for one in x["a"]:
+        made.append(one)
+    return made
+
+
+def has_else(x: Any) -> Any:
+    made = []
+    for one in x["a"]:
+        made.append(one)
+    else:
+        made = []
+    return made
+
+
+def uses_the_list_by_a_name(x: Any) -> Any:
+    ones = x["a"]
+    made = []
+    for one in ones:
+        made.append(one + str(len(ones)))
+    return made
+
+
+def renames_the_argument(x: Any) -> Any:
+    made = []
+    for one in x["a"]:
+        x = one
+        made.append(x)
+    return made
+
+
+def numbers_twice(x: Any) -> Any:
+    return [[f"{i}{j}{letter}" for j, letter in enumerate(one)] for i, one in enumerate(x["a"])]
+
+
+def numbers_by_a_list(x: Any) -> Any:
+    return [f"{i} {one}" for i, one in enumerate(x["a"], len(x["a"]))]
 
 
 def counts(x: Any) -> Any:
@@ -105,7 +254,20 @@ def made_up_zip() -> Callable[[Any], Any]:
 
 REFUSED = (
     chosen,
-    numbered,
+    carried,
+    carried_by_a_name,
+    counted_by_hand,
+    looks_back,
+    remembers,
+    skips,
+    appends_twice,
+    ends_with_more,
+    begins_with_more,
+    has_else,
+    uses_the_list_by_a_name,
+    renames_the_argument,
+    numbers_twice,
+    numbers_by_a_list,
     counts,
     passes_all,
     crossed,
@@ -126,6 +288,9 @@ def test_refused(func: Callable[[Any], Any]) -> None:
     assert itemwise(func) is None
 
 
-def test_a_zip_of_the_module_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "zip", lambda *lists, strict: [])
-    assert itemwise(pairs) is None
+@pytest.mark.parametrize(("name", "func"), [("zip", pairs), ("zip", loop), ("enumerate", numbered)])
+def test_a_function_of_the_module_of_that_name_is_not_followed(
+    name: str, func: Callable[[Any], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), name, lambda *lists, strict: [])
+    assert itemwise(func) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -14,8 +16,11 @@ import httpx
 import openai
 
 from fineflow.backends.openai_server import OpenAIServerEngine
+from fineflow.engines import instances
 from fineflow.errors import BackendError, RequestError
 from fineflow.protocols import Message, Sampling
+from fineflow.runtime.queues.llm_queue import llm_queue_of
+from fineflow.testing import virtual
 
 URL = "http://localhost:1/v1"
 ASKED = [Message("user", "Why?")]
@@ -153,3 +158,45 @@ async def test_random_answers(seed: int) -> None:
     except Exception:  # where the client fails, an answer is no less right
         return
     assert mine.partition("<tool_call>")[0].strip() == expected.strip()
+
+
+def test_a_server_that_accepts_and_never_answers_is_found_out() -> None:
+    async def run(loop: virtual.VirtualTimeLoop) -> None:
+        asked, taken = asyncio.Event(), list[bytes]()
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            taken.append(await reader.readline())
+            asked.set()
+            with suppress(ConnectionError):
+                await reader.read()  # until the client gives up
+            writer.close()
+
+        async def ask() -> str:
+            prompt = both.encode(both.render_chat(ASKED))
+            return "".join([delta.text async for delta in llm_queue_of(both).generate(prompt, Sampling())])
+
+        listening = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = listening.sockets[0].getsockname()[1]
+        hanging = OpenAIServerEngine(f"http://127.0.0.1:{port}/v1", "m", vllm=False, max_retries=0)
+        sound = OpenAIServerEngine(URL, "m", vllm=False, http_client=client(stream(GOOD)))
+        both = instances([hanging, sound], name="both", patience=20.0)
+        async with listening:
+            first = asyncio.create_task(ask())
+            with loop.outside():  # the clock stands still until the server has the request
+                await asked.wait()
+            await asyncio.sleep(1)
+            with loop.outside():
+                assert await ask() == "salt and fish"
+            assert await first == "salt and fish"
+            assert "both[0]" in both.lost and "no answer for" in str(both.lost["both[0]"])
+            assert await ask() == "salt and fish"
+            assert taken == [b"POST /v1/chat/completions HTTP/1.1\r\n"]
+            await both.aclose()
+        assert 20 < loop.time() < 60
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, virtual.VirtualTimeLoop)
+        await run(loop)
+
+    virtual.run(main())

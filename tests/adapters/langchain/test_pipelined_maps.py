@@ -77,7 +77,23 @@ def paired(x: dict[str, Any]) -> list[Document]:
     return [Document(page_content=f"{one} {two}") for one, two in zip(x["contexts"], x["chunks"], strict=True)]
 
 
-def by_function(model: Any, embeddings: Any) -> Any:
+def paired_in_a_loop(x: dict[str, Any]) -> list[Document]:
+    documents = []
+    question = x["question"]
+    for one, two in zip(x["contexts"], x["chunks"], strict=True):
+        text = f"{one} {two}"
+        documents.append(Document(page_content=text, metadata={"question": question}))
+    return documents
+
+
+def paired_by_number(x: dict[str, Any]) -> list[Document]:
+    found: list[Document] = []
+    for i, (one, two) in enumerate(zip(x["contexts"], x["chunks"], strict=True), start=1):
+        found.append(Document(page_content=f"{one} {two} {i}", id=str(i)))
+    return found
+
+
+def by_function(model: Any, embeddings: Any, paired: Any = paired) -> Any:
     """A function makes documents of all contexts and chunks."""
     contexts = RunnableLambda(listed) | (ask("situate {chunk}") | model | StrOutputParser()).map()
     return (
@@ -98,6 +114,8 @@ SHAPES: dict[str, Callable[[Any, WordEngine], Any]] = {
     "a store's method": lambda model, engine: written(model, FakeVectorStore(EngineEmbeddings(engine))),
     "IndexDocuments": lambda model, engine: indexed(model, EngineEmbeddings(engine)),
     "a function behind the map": lambda model, engine: by_function(model, EngineEmbeddings(engine)),
+    "a loop behind it": lambda model, engine: by_function(model, EngineEmbeddings(engine), paired_in_a_loop),
+    "a loop with numbers": lambda model, engine: by_function(model, EngineEmbeddings(engine), paired_by_number),
 }
 
 

@@ -411,6 +411,22 @@ def test_a_session_that_is_over_defers_nothing() -> None:
     assert asyncio.run(run()) == [threading.get_ident()]
 
 
+@pytest.mark.parametrize("of_another_store", [False, True])
+def test_who_holds_the_dict_of_a_store_finds_what_is_written(of_another_store: bool) -> None:
+    embeddings = HeldEmbeddings(opened=True)
+    with fineflow.session():
+        store = InMemoryVectorStore(embeddings)
+        other: Any = InMemoryVectorStore(FakeEmbeddings())
+        if of_another_store:
+            other.store = store.store
+        else:
+            other = store.store
+        store.add_documents(documents())
+        found = other.similarity_search(QUESTION, k=10) if of_another_store else other
+        assert len(found) == len(TEXTS)
+    assert embeddings.threads == [threading.get_ident()]
+
+
 def test_nested_sessions_end_with_what_was_written_in_them() -> None:
     outer, inner = HeldEmbeddings(), HeldEmbeddings(opened=True)
     with fineflow.session():

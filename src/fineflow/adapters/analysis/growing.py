@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import BuiltinMethodType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
-from fineflow.adapters.analysis.itemwise import is_name, iterated, key_of, leaves_alone
+from fineflow.adapters.analysis.itemwise import is_name, iterated, key_of, leaves_alone, numbered
 from fineflow.adapters.analysis.sources import returned
 
 _ITERATORS = {"zip": zip, "enumerate": enumerate}
@@ -94,11 +94,8 @@ def _comprehended(expr: ast.ListComp | ast.GeneratorExp, given: str) -> Growing 
     (one, *more) = expr.generators
     if more or one.is_async:
         return None
-    numbered = (
-        isinstance(one.iter, ast.Call) and isinstance(one.iter.func, ast.Name) and one.iter.func.id == "enumerate"
-    )
-    source = one.iter.args[0] if numbered and isinstance(one.iter, ast.Call) and one.iter.args else one.iter
-    found = _lists(iterated(source)[0], given)
+    counted = numbered(one.iter)
+    found = _lists(iterated(one.iter if counted is None else counted)[0], given)
     if found is None:
         return None
     parts = (expr.elt, one.target, *one.ifs)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import copy
 import linecache
 from collections.abc import Iterator
 from threading import Lock
 from types import CodeType
 from typing import NamedTuple
+
+from fineflow.adapters.analysis.loops import comprehension
 
 _parsing = Lock()  # ``ast.parse`` of Python 3.11 raises SystemError if two threads are in it (python/cpython#106905)
 
@@ -37,7 +40,7 @@ def definition(code: CodeType) -> ast.FunctionDef | None:
 def returned(code: CodeType) -> tuple[ast.arguments, ast.expr] | None:
     """Returns the parameters of a function, and the expression that is all it returns; None as in ``definition``.
 
-    The function may be a ``lambda``.
+    The function may be a ``lambda``, or a loop that builds a list (``loops``).
     """
     if code.co_name == "<lambda>":
         module = _module(code)
@@ -50,6 +53,8 @@ def returned(code: CodeType) -> tuple[ast.arguments, ast.expr] | None:
         return None
     body = made.body[1:] if ast.get_docstring(made, clean=False) is not None else made.body
     value = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
+    if value is None and (given := [*made.args.posonlyargs, *made.args.args]):
+        value = comprehension(copy.deepcopy(body), given[0].arg)
     return None if value is None else (made.args, value)
 
 

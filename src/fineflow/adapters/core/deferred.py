@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # what it registers for forks has to be run after ``_before_fork``
+import os
+import threading
 from contextvars import ContextVar
 
+from fineflow.adapters.core import unfinished
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.unfinished import Unfinished, writing
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.reruns import repeating
 
 
@@ -43,3 +48,17 @@ def session_here() -> Writes | None:
         return None
     inside = under_way.get() is not None or repeating.get()  # an optimized call, whose order of steps is its plan's
     return None if inside else found
+
+
+def _before_fork() -> None:
+    """Waits for all writes if the session's code forks, or the main thread: stock's writes had ended by then.
+
+    Other threads may do something for a write, which would not end.
+    """
+    ours = in_force.get() is not None or threading.current_thread() is threading.main_thread()
+    if ours and not writing() and not on_engine_loop():
+        concurrent.futures.wait([write.outcome for write in unfinished.under_way()])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork)

@@ -5,6 +5,9 @@ run. Until it has ended, the objects that it writes to are *closed*: each tempor
 whose attribute access waits. So code that knows nothing of sessions finds what stock would have written, or gets the
 exception that stock's write would have raised. Then each object gets its own class back.
 
+A fork in the code of the session waits, too: the child has no thread that would go on with the write. Where it cannot
+wait, objects that are closed in the child raise that they are not complete.
+
 Three kinds of code see through. The write itself, and whatever it calls in its context. Planning, which reads what an
 object is made of, never what it contains (``seen_through``). And methods that a closed object has of its own, which
 are named when it is closed.
@@ -13,6 +16,7 @@ are named when it is closed.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import weakref
 from abc import ABCMeta
@@ -28,6 +32,7 @@ from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 _KEY = "_fineflow_unfinished"
 _shut: weakref.WeakSet[Unfinished] = weakref.WeakSet()  # writes for which objects are closed
+_going: weakref.WeakSet[Unfinished] = weakref.WeakSet()  # writes that have not ended
 _ever_shut = False  # the set is asked several times in each call
 _writing: ContextVar[Unfinished | None] = ContextVar("fineflow_writing", default=None)
 _planning = threading.local()
@@ -38,13 +43,15 @@ class Unfinished:
 
     what: says what is written, for messages. finished: called in that thread when the write has succeeded, before
     anybody may read. lost: True if stock's caller would not have the objects after a failure, so that each use of them
-    raises; otherwise the first use raises, and later ones find what the failed write has left.
+    raises; otherwise the first use raises, and later ones find what the failed write has left. outcome: of the write.
     """
 
     def __init__(self, what: str, finished: Callable[[Any], None] = lambda value: None, *, lost: bool = False) -> None:
         self.what = what
         self._finished, self._lost = finished, lost
-        self._outcome: Future[Any] = Future()
+        self.outcome: Future[Any] = Future()
+        self._value: tuple[Any, ...] = ()  # what the write returned, once it has
+        self._failure: BaseException | None = None  # what it raised
         self._objects: list[tuple[Any, type]] = []
         self._raised = False  # True once somebody got the error
         self._lock = threading.RLock()
@@ -55,6 +62,7 @@ class Unfinished:
         """Starts the write."""
         context = copy_context()
         context.run(_writing.set, self)
+        _going.add(self)
 
         def run() -> None:
             context.run(self._write, write)
@@ -72,7 +80,7 @@ class Unfinished:
         global _ever_shut
         kind: Any = type(obj)
         with self._lock:
-            if self._outcome.done() or not hasattr(kind, "__dict__") or _is_closed(kind):
+            if self.outcome.done() or not hasattr(kind, "__dict__") or _is_closed(kind):
                 return False
             try:
                 made = _closed_class(kind, tuple((own or {}).items()), frozenset(free))
@@ -91,12 +99,28 @@ class Unfinished:
             value = write()
             self._finished(value)
         except BaseException as error:
-            with self._lock:
-                self._outcome.set_exception(error)
-            return
+            self._failure = error
+        else:
+            self._value = (value,)
+        self._settle()
+        _going.discard(self)
+
+    def _settle(self) -> None:
         with self._lock:
-            self._open()
-            self._outcome.set_result(value)
+            if self._failure is not None:
+                self.outcome.set_exception(self._failure)
+            else:
+                self._open()
+                self.outcome.set_result(*self._value)
+
+    def left_behind(self) -> None:
+        """Ends the write in a forked child, in which it does not go on."""
+        self._lock, self.outcome = threading.RLock(), Future()  # another thread may have held them
+        if self._failure is None and not self._value:
+            self._failure = RuntimeError(
+                f"{self.what} had not ended when the process forked, so it is not complete in this child"
+            )
+        self._settle()
 
     def _open(self) -> None:
         for obj, kind in self._objects:
@@ -114,19 +138,19 @@ class Unfinished:
 
     def done(self) -> bool:
         """Returns True if the write has ended."""
-        return self._outcome.done()
+        return self.outcome.done()
 
     def wait(self) -> Any:
         """Waits for the end of the write, from a thread, and returns its value. Raises what the write raised."""
-        error = self._outcome.exception()
+        error = self.outcome.exception()
         if error is None:
-            return self._outcome.result()
+            return self.outcome.result()
         self._tell()
         raise error
 
     async def ended(self) -> None:
         """Waits for the end of the write, from any event loop. Raises nothing."""
-        if self._outcome.done():
+        if self.outcome.done():
             return
         loop = asyncio.get_running_loop()
         there: asyncio.Future[None] = loop.create_future()
@@ -139,16 +163,16 @@ class Unfinished:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(wake)
 
-        self._outcome.add_done_callback(ended)
+        self.outcome.add_done_callback(ended)
         await there
 
     def failed(self) -> bool:
         """Returns True if the write has ended with an error."""
-        return self._outcome.done() and self._outcome.exception() is not None
+        return self.outcome.done() and self.outcome.exception() is not None
 
     def untold(self) -> BaseException | None:
         """Waits for the end of the write, and returns its error if nobody has got it yet."""
-        error = self._outcome.exception()
+        error = self.outcome.exception()
         if error is None or self._raised:
             return None
         self._tell()
@@ -243,3 +267,21 @@ def seen_through() -> Iterator[None]:
         yield
     finally:
         _planning.depth -= 1
+
+
+# Forks.
+
+
+def under_way() -> list[Unfinished]:
+    """Returns the writes that have not ended."""
+    return list(_going)
+
+
+def _in_child() -> None:
+    for write in under_way():
+        write.left_behind()
+    _going.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -121,8 +121,8 @@ class BatchQueue(EngineQueue[_Request]):
         the engine reaches exactly the requests that have items in that batch, as the same object. ValueError if the
         engine does not serve ``op``; BackendError if it breaks its contract; RuntimeError on another loop.
 
-        An instance of a group that raises BackendError is taken out of service. Its requests move to another one,
-        once; the second time they raise that error. BackendError if no instance is left.
+        An instance of a group that raises BackendError, or hangs, is taken out of service. Its requests move to another
+        one, once; the second time they raise that error. BackendError if no instance is left.
 
         Equal pairs of a RERANK request are scored once if the engine says that they get equal scores (``repeats``).
         """
@@ -265,9 +265,10 @@ class BatchQueue(EngineQueue[_Request]):
                 times, place = (request.queued, start, end), (len(taken), number, request.origin)
                 events.report(events.Interval(instance.name, request.label, *times, *place, **about))
 
-    @staticmethod
-    async def _results(instance: Instance, op: Op, items: Sequence[Any]) -> Sequence[Any]:
-        results: Sequence[Any] = await instance.engine.execute(op, items)
+    async def _results(self, instance: Instance, op: Op, items: Sequence[Any]) -> Sequence[Any]:
+        async with self._health.attempt(instance) as attempt:
+            results: Sequence[Any] = await instance.engine.execute(op, items)
+            attempt.answered()
         if len(results) != len(items):
             raise BackendError(f"engine {instance.name!r} gave {len(results)} results for {len(items)} items")
         return results

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Generic, TypeVar
 
+from fineflow.runtime.queues.health import Health
 from fineflow.runtime.queues.placement import instances_of
 from fineflow.runtime.queues.policy import Policy
 from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine
@@ -32,6 +33,7 @@ class EngineQueue(Generic[R]):
         self.engine = engine
         self.policy = policy
         self.instances = instances_of(engine)
+        self._health = Health(self.instances, getattr(engine, "patience", None))
         self._line: WaitingLine[R] = WaitingLine()
         self._loop: asyncio.AbstractEventLoop | None = None  # the one that the requests are on
 
@@ -42,6 +44,7 @@ class EngineQueue(Generic[R]):
             self._line.drain()
             for instance in self.instances:
                 instance.reset()
+            self._health.forget()
             self._begin_anew()
 
     def _begin_anew(self) -> None:

@@ -11,12 +11,15 @@ from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.placement import Instance, in_service
 
+PATIENCE = 60.0  # seconds without an answer, above what its work may take, after which an instance may hang
+
 
 class _Instances:
     """Base of both groups: the instances, and their loss and return to service."""
 
-    def __init__(self, engines: Sequence[Any], name: str | None) -> None:
+    def __init__(self, engines: Sequence[Any], name: str | None, patience: float | None) -> None:
         self.name: str = name or engines[0].name
+        self.patience = patience
         self.instances = tuple(Instance(engine, f"{self.name}[{i}]") for i, engine in enumerate(engines))
 
     def __repr__(self) -> str:
@@ -48,8 +51,10 @@ class _Instances:
 class BatchInstances(_Instances):
     """``BatchEngine`` made of several: an idle instance takes the next batch from the common queue."""
 
-    def __init__(self, engines: Sequence[BatchEngine], name: str | None = None) -> None:
-        super().__init__(engines, name)
+    def __init__(
+        self, engines: Sequence[BatchEngine], name: str | None = None, *, patience: float | None = PATIENCE
+    ) -> None:
+        super().__init__(engines, name, patience)
         self.ops = frozenset.intersection(*(engine.ops for engine in engines))
         self.max_batch = min(engine.max_batch for engine in engines)
         self.repeats = all(getattr(engine, "repeats", False) for engine in engines)
@@ -66,9 +71,15 @@ class LLMInstances(_Instances):
     """``LLMEngine`` made of several with one model: a request goes to the instance with room, or with its prefix."""
 
     def __init__(
-        self, engines: Sequence[LLMEngine], name: str | None = None, *, affinity: bool = True, deduction: bool = True
+        self,
+        engines: Sequence[LLMEngine],
+        name: str | None = None,
+        *,
+        affinity: bool = True,
+        deduction: bool = True,
+        patience: float | None = PATIENCE,
     ) -> None:
-        super().__init__(engines, name)
+        super().__init__(engines, name, patience)
         self.affinity = affinity
         self.deduction = deduction
         sizes = sorted({engine.block_size for engine in engines})
@@ -122,7 +133,14 @@ class LLMInstances(_Instances):
         return max((engine.cached(tokens) for engine in engines if isinstance(engine, PrefixCache)), default=0)
 
 
-def instances(engines: Iterable[Any], *, name: str | None = None, affinity: bool = True, deduction: bool = True) -> Any:
+def instances(
+    engines: Iterable[Any],
+    *,
+    name: str | None = None,
+    affinity: bool = True,
+    deduction: bool = True,
+    patience: float | None = PATIENCE,
+) -> Any:
     """Combines engines into one, for ``EngineEmbeddings``, ``EngineReranker``, ``ChatEngine``, ``EngineLLM``.
 
     engines: distinct objects that serve the same model: all ``BatchEngine`` or all ``LLMEngine``, each in one group
@@ -133,16 +151,22 @@ def instances(engines: Iterable[Any], *, name: str | None = None, affinity: bool
 
     An instance that raises BackendError (other than RequestError, which concerns one request) is taken out of service;
     its requests move to another instance, once. So is one that raises anything else, if another instance serves the
-    same request. Half a minute later a request tries it again. If none is left, calls raise BackendError.
+    same request, and one that hangs. Half a minute later one request tries it again; each time that this fails, the
+    next try is twice as far away, up to eight minutes. If none is left, calls raise BackendError.
 
-    Raises ValueError if the engines are of different kinds, not distinct, or none are given.
+    patience: seconds. An instance hangs if it gives no piece of an answer for so long, and for ten times what its work
+    is known to take, while another one answers. Its requests are cancelled there. None: this is not looked for.
+
+    Raises ValueError if the engines are of different kinds, not distinct, or none are given, and for a patience of 0.
     """
+    if patience is not None and not patience > 0:
+        raise ValueError(f"patience is a number of seconds above 0, or None; got {patience!r}")
     found = list(engines)
     if not found or len({id(engine) for engine in found}) < len(found):
         raise ValueError(f"expected one or more distinct engine objects; got {found!r}")
     if all(isinstance(engine, BatchEngine) for engine in found):
-        return BatchInstances(found, name)
+        return BatchInstances(found, name, patience=patience)
     if all(isinstance(engine, LLMEngine) for engine in found):
-        return LLMInstances(found, name, affinity=affinity, deduction=deduction)
+        return LLMInstances(found, name, affinity=affinity, deduction=deduction, patience=patience)
     kinds = ", ".join(type(engine).__name__ for engine in found)
     raise ValueError(f"expected engines that are all a BatchEngine or all an LLMEngine, got: {kinds}")

@@ -88,7 +88,9 @@ class LLMQueue(Admissions):
                 async with self._room(tokens, 0) as (instance, request):
                     began = events.now()
                     try:
-                        await instance.engine.prefill(tokens, priority=self._priority(request))
+                        async with self._health.attempt(instance) as attempt:
+                            await instance.engine.prefill(tokens, priority=self._priority(request))
+                            attempt.answered()
                         instance.worked(began)
                         return
                     except Exception as error:
@@ -203,8 +205,10 @@ class LLMQueue(Admissions):
                     async with (
                         permit_block(servers.limited_server(instance.engine)),
                         aclosing(cast(Any, source)) as deltas,
+                        self._health.attempt(instance) as attempt,
                     ):
                         async for delta in resumed(text, count, deltas, instance.name) if earlier else deltas:
+                            attempt.answered()
                             self._computed(instance, request)
                             text, count = text + delta.text, count + len(delta.tokens)
                             note(request.service, delta, count)
@@ -212,6 +216,8 @@ class LLMQueue(Admissions):
                                 instance.load += count  # doubles the tokens reserved for it
                                 request.output += count
                             yield delta
+                            attempt.waits()
+                        attempt.answered()
                     instance.worked(began)
                     return
                 except Exception as error:

@@ -25,6 +25,7 @@ from fineflow.runtime.queues.prompts import Prompt
 
 _REMEMBERED = 1 << 16  # blocks of prompts per instance
 _REST_SECONDS = 30.0  # after which an instance that is out of service is tried again
+_LONGEST_REST = 480.0  # if that fails, the next rest is twice as long, up to this
 _NONE = Prompt((), 1)
 
 
@@ -47,6 +48,7 @@ class Instance:
         self.lost: BackendError | None = None
         self.suspected = False  # lost by an error that may have been due to the request
         self._lost_at = 0.0
+        self._rest = _REST_SECONDS
         self._held: Counter[int] = Counter()  # blocks of the prompts of running requests
         self._known: OrderedDict[int, None] = OrderedDict()  # blocks given to it to prefill, latest last
         self.computing: list[Computing] = []  # what running requests have not computed yet
@@ -56,7 +58,11 @@ class Instance:
         return f"<Instance {self.name}: {state}>"
 
     def lose(self, error: Exception) -> None:
-        """Takes it out of service for a while."""
+        """Takes it out of service for a while: for longer each time that a request has tried it again in vain."""
+        if self.lost is None:
+            self._rest = _REST_SECONDS
+        elif self.serves:
+            self._rest = min(2 * self._rest, _LONGEST_REST)
         self.suspected = not isinstance(error, BackendError)
         if isinstance(error, BackendError):
             self.lost = error
@@ -67,13 +73,13 @@ class Instance:
 
     def worked(self, since: float) -> None:
         """Puts it back into service if a request succeeded that began at ``since``, to try it again."""
-        if self.lost is not None and since - self._lost_at >= _REST_SECONDS:
+        if self.lost is not None and since - self._lost_at >= self._rest:
             self.lost = None
 
     @property
     def serves(self) -> bool:
         """True if it is in service, or is to be tried again."""
-        return self.lost is None or events.now() - self._lost_at >= _REST_SECONDS
+        return self.lost is None or events.now() - self._lost_at >= self._rest
 
     @property
     def capacity(self) -> float:
@@ -186,8 +192,13 @@ def instances_of(engine: Any) -> tuple[Instance, ...]:
 
 
 def in_service(instances: Iterable[Instance]) -> list[Instance]:
-    """Returns the instances that are not lost, and those of which it is time to try them again."""
-    return [instance for instance in instances if instance.serves]
+    """Returns the instances that are not lost, and those of which it is time to try them again.
+
+    One request at a time tries, as long as there are others.
+    """
+    able = [instance for instance in instances if instance.serves]
+    sound = [instance for instance in able if instance.lost is None or not instance.running]
+    return sound if any(instance.lost is None for instance in sound) else able
 
 
 def blame(instance: Instance, error: Exception, instances: Iterable[Instance], earlier: Instance | None) -> bool:

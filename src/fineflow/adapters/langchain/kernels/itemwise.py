@@ -15,13 +15,14 @@ def one_item(p: Primitive, args: Args) -> Any:
     Raises LeftToStock if these are no lists, or too short, and for what is not plain data.
     """
     given: Any = [args["item"]]
-    lists = p.meta["itemwise"].keys
+    how = p.meta["itemwise"]
+    lists = how.keys
     if lists is not None:
         given = fields(args)
         for key in lists:
             given[key] = [args["item"] if key == p.params["of"] else _at(given[key], args[NUMBER])]
     plain(given)
-    found = p.component.func(given)
+    found = how.at(p.component.func, args[NUMBER])(given)
     if type(found) is not list or len(found) != 1:
         raise LeftToStock("the function did not make one item of one")
     return found[0]

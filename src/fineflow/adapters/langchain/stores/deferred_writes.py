@@ -29,6 +29,7 @@ from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.declare import declared_external
 
 _WRAPPED = "_fineflow_deferred"
+_ALONE = 2  # references to what only its owner holds: the owner's, and the argument of ``getrefcount``
 _FREE = ("as_retriever", "_get_retriever_tags", "embeddings")
 
 
@@ -42,7 +43,7 @@ class Given(NamedTuple):
 
 class _Write(NamedTuple):
     """The innermost write of a store class. attribute: holds its embeddings. given: copies the arguments; None if what
-    was passed is not what is expected, and stock may say so.
+    was passed is not what is expected, and stock may say so. contents: attribute of the dict that it writes to.
     """
 
     module: str
@@ -50,6 +51,7 @@ class _Write(NamedTuple):
     method: str
     attribute: str
     given: Callable[..., Given | None]
+    contents: str = ""
 
 
 def _memory(documents: Any, ids: Any = None, **kwargs: Any) -> Given | None:
@@ -73,8 +75,8 @@ def _chroma(texts: Any, metadatas: Any = None, ids: Any = None, **kwargs: Any) -
 
 _MEMORY = ("langchain_core.vectorstores.in_memory", "InMemoryVectorStore")
 _WRITES = (
-    _Write(*_MEMORY, "add_documents", "embedding", _memory),
-    _Write(*_MEMORY, "aadd_documents", "embedding", _memory),
+    _Write(*_MEMORY, "add_documents", "embedding", _memory, "store"),
+    _Write(*_MEMORY, "aadd_documents", "embedding", _memory, "store"),
     _Write("langchain_chroma.vectorstores", "Chroma", "add_texts", "_embedding_function", _chroma),
 )
 
@@ -113,6 +115,8 @@ def _deferred(
     writes = session_here()
     if writes is None or type(store) is not kind or not _trusted(vars(store).get(row.attribute)):
         return None
+    if row.contents and sys.getrefcount(vars(store).get(row.contents)) > _ALONE:
+        return None  # somebody else has it, and would read it past the store
     try:
         given = row.given(*args, **kwargs)
     except Exception:  # arguments that cannot be copied, or that stock refuses
