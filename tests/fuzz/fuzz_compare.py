@@ -21,7 +21,7 @@ from typing import Any
 import fuzz_world
 from fuzz_world import AsyncSlow, Slow, World
 from langchain_core.documents import Document
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
@@ -93,6 +93,8 @@ def observed(code: types.CodeType, *, optimized: bool, turns: int = 1) -> list[R
     exec(code, names)
     app: Any = names["app"]
     called = fineflow.optimize(app, strict=True, eager=True, waste=WASTE) if optimized else app
+    if inspect.isfunction(app):
+        called = RunnableLambda(called)
     runs = []
     for number in range(RUNS):
         if number == 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from fuzz_targets import TARGETS, Target
@@ -311,6 +312,40 @@ def logged(g: Writer) -> None:
     g.write(g.pick([f'log.info("text %s", {g.text()})', f"log.warning({g.result()})", f"out.append({g.text()})"]))
 
 
+_AROUND = [
+    "out.append({env})",
+    'out.append({env})\nos.environ["FUZZ"] = {u}\nout.append({env})',
+    'out.append({env})\nos.environ.update(FUZZ="x" if {grade} == "yes" else "y")\nout.append({env})',
+    "with mock.patch.dict(os.environ, FUZZ={u}):\n    out.append({env})\nout.append({env})",
+    "out.append({var})",
+    "token = VAR.set({u})\nout.append({var})\nVAR.reset(token)\nout.append({var})",
+    "contextvars.copy_context().run(VAR.set, {u})\nout.append({var})",
+    "with open(FILE) as file:\n    out.append({read})",
+    "with open(FILE) as file:\n    out.append([{line} for line in file])",
+    'with open(FILE, "a") as file:\n    file.write({u})\nwith open(FILE) as file:\n    out.append({read})',
+    "made = Settings(style={env})\nmade.style = {u}\nout.append({made})",
+    'made = Settings(style=os.environ["FUZZ"], size={number})\nout.append({made})',
+    'made = Settings(**{{k: v for k, v in [("style", os.getenv("FUZZ")), ("size", None)] if v}})\nout.append({made})',
+]
+
+
+def around(g: Writer) -> None:
+    """Reads what is around the program, and perhaps changes it: the environment, a context variable, a file."""
+    g.define(
+        "FILE = os.path.join(tempfile.gettempdir(), f'fuzz-{os.getpid()}')\n"
+        "open(FILE, 'w').write('first\\nsecond')\nos.environ['FUZZ'] = 'set'\n"
+        "VAR = contextvars.ContextVar('VAR', default='unset')\n"
+        "class Settings(BaseModel):\n    style: str = 'plain'\n    size: int = 3\n"
+        "    @classmethod\n    def of(cls, names):\n        return cls(**{k: v for k, v in names.items() if k in cls.model_fields})"
+    )
+    forms = {
+        "env": g.asked('os.environ["FUZZ"]'), "var": g.asked("VAR.get()"), "read": g.asked("file.read()"),
+        "line": g.asked("line"), "made": g.asked('f"{made.style} {made.size}"'), "u": g.result("ask"),
+        "grade": g.asked(g.text(), "grade"), "number": f"len({g.text()})",
+    }  # fmt: skip
+    g.write(g.pick(_AROUND).format(**forms))
+
+
 KINDS: tuple[tuple[Callable[[Writer], object], int], ...] = (
     (changed, 10), (lazy, 4), (tasks, 4), (task_and_change, 3), (configured, 2), (calls, 3), (logged, 2), (patched, 1),
 )  # fmt: skip
@@ -332,5 +367,8 @@ def program(seed: int) -> str:
         statement(g)
     if g.chance(0.02):
         heavy(g)
+    apart = random.Random(f"around {seed}")  # so that programs of known seeds stay what they are
+    if apart.random() < 0.2:
+        around(g)
     calls(g)
-    return g.source(form)
+    return g.source("function" if form == "lambda" and apart.random() < 0.2 else form)

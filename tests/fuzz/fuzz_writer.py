@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 HEADER = """\
 import asyncio, bisect, collections, contextlib, contextvars, copy, dataclasses, enum, functools, heapq, itertools
-import json, operator, re, string, threading, weakref
+import json, operator, os, re, string, tempfile, threading, weakref
 from collections import Counter, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,6 +19,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnableSequence
 from langgraph.graph import StateGraph
+
+from pydantic import BaseModel
 
 from fuzz_world import world
 
@@ -162,14 +164,14 @@ class Writer:
     # --- the whole --------------------------------------------------------------------------------------------------
 
     def source(self, form: str) -> str:
-        """The program. form: "lambda" or "graph"."""
+        """The program. form: "lambda", "graph", or "function" for one that is optimized by itself."""
         made = "async def" if self.awaits else "def"
         lines = [f"{made} program(state):"]
         if self.globals:
             lines.append(f"    global {', '.join(sorted(self.globals))}")
         lines += ["    question, items, out = state['question'], state['items'], []", *self.lines]
         lines += ["    return {'out': out}"]
-        app = "app = RunnableLambda(program)"
+        app = "app = program" if form == "function" else "app = RunnableLambda(program)"
         if form == "graph":
             app = (
                 "graph = StateGraph(dict)\ngraph.add_node('program', program)\ngraph.set_entry_point('program')\n"

@@ -137,16 +137,22 @@ class FunctionShadows(Shadows):
         return None if here is None or active.get() is not None else self._begin(here, func, args, named)
 
 
-def lower_function(func: Any, found: Found, b: Builder, *, inside: bool) -> Ref:
-    """Appends the one step of a function, which stock runs. inside: component calls in it may run ahead."""
+def lower_function(func: Any, found: Found, b: Builder, *, inside: bool, noted: bool = False) -> Ref:
+    """Appends the one step of a function, which stock runs.
+
+    inside: component calls in it may run ahead. noted: the caller notes which.
+    """
     code = getattr(func, "__func__", func).__code__
     reason = "runs when it is called"
     made = Builder.opaque(b, func, Leaf(Ref("input")), reason, where=location(code), name=func.__name__)
     if not inside:
         what = "no two component calls, and none that gains by itself" if found.calls else "no component call"
         b.note(made.ref.name, False, f"makes {what}, as far as its code shows")
-    elif not found.components:
-        b.note(made.ref.name, True, "calls in it that need nothing from each other start together")
+    elif not noted:
+        names = tuple(type(part).__name__ if name == "self" else name for name, part in found.components.items())
+        b.primitives[-1] = b.primitives[-1].with_(meta={**b.primitives[-1].meta, "inside": names})
+        what = f"calls of {', '.join(f'`{name}`' for name in names)}" if names else "calls"
+        b.note(made.ref.name, True, f"{what} in it that need nothing from each other start together")
     return made.ref
 
 

@@ -61,7 +61,7 @@ class LangChain(Framework):
 
     def optimized_class(self, obj: Any) -> Any:
         if is_function(obj):
-            return optimized_function
+            return optimized_function if own_functions.takes(obj) else None
         if not isinstance(obj, Runnable):
             return None
         return OptimizedChain if is_chain(type(obj)) else Optimized

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -28,11 +29,16 @@ from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit
 
 
+def takes(func: Any) -> bool:
+    """Returns True for a function that calls a component, by the names of methods; for any if nobody else takes it."""
+    return "llama_index.core" not in sys.modules or calls_in(func)[0].calls > 0
+
+
 def lower(func: Any, options: Options) -> tuple[Graph, Lowered]:
     """Returns the p-graph of a function, and what lowering read."""
     b = ChainBuilder(planning.rows(), options.assume_pure, options.trust == "interfaces")
     found, inside = calls_in(func)
-    output = lower_function(func, found, b, inside=inside)
+    output = lower_function(func, found, b, inside=inside, noted=bool(found.components))
     if inside:
         b.has_inside([found])
     return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(func, True, options, b)

@@ -18,8 +18,9 @@ from llama_index.core.chat_engine.types import BaseChatEngine
 from fineflow.adapters.core.framework import Framework, Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row
-from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.llamaindex import planning, repeating
+from fineflow.adapters.core.shadows import Shadows, Site
+from fineflow.adapters.inner_calls.functions import is_function, optimized_function
+from fineflow.adapters.llamaindex import own_functions, planning, repeating
 from fineflow.adapters.llamaindex.agents.workflows import flow_class, flow_parts, flow_ways, lower_flow
 from fineflow.adapters.llamaindex.builder import Way
 from fineflow.adapters.llamaindex.ingestion.proxies import ingesting_class
@@ -38,6 +39,7 @@ from fineflow.adapters.llamaindex.proxy import (
 from fineflow.adapters.llamaindex.resources import standing
 from fineflow.ir import Graph, Primitive
 from fineflow.options import Options
+from fineflow.runtime.call.visits import Visit
 from fineflow.runtime.queues.component_calls import LimitedComponent, token_readers
 from fineflow.runtime.queues.provider_caches import beginning_readers
 
@@ -53,6 +55,8 @@ class LlamaIndex(Framework):
         return planning.ROWS
 
     def optimized_class(self, obj: Any) -> Any:
+        if is_function(obj):
+            return optimized_function
         if isinstance(obj, BaseQueryEngine):
             return OptimizedQueryEngine
         if isinstance(obj, BaseRetriever):
@@ -63,29 +67,44 @@ class LlamaIndex(Framework):
             return OptimizedSynthesizer
         return ingesting_class(obj) or flow_class(obj)
 
-    def ways(self, obj: Any, input: Any) -> Sequence[Way]:
+    def ways(self, obj: Any, input: Any) -> Sequence[Any]:
+        if is_function(obj):
+            return (True,)
         if flows := flow_ways(obj):
             return flows
         return self.ways_like(Way(planning.main_part(obj), True))
 
-    def ways_like(self, way: Way) -> Sequence[Way]:
+    def ways_like(self, way: Any) -> Sequence[Any]:
+        if way is True:  # of a function
+            return (way,)
         return Way(way.part, True), Way(way.part, False)
 
-    def lower(self, obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
+    def lower(self, obj: Any, options: Options, way: Any) -> tuple[Graph, Lowered]:
+        if is_function(obj):
+            return own_functions.lower(obj, options)
         if flow_ways(obj):
             return lower_flow(obj, options, way, self.knows)
         return planning.lower(obj, options, way)
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+        if is_function(lowered.obj):
+            return own_functions.decide(p_graph, e_graph, lowered)
         plan = planning.decide(p_graph, e_graph, lowered)
         return planning.with_parts(plan) if flow_parts(lowered.obj, self.knows) else plan
 
     def parts(self, obj: Any, plan: Plan) -> Mapping[str, Any]:
-        if plan.pays:  # it runs ahead as a whole
+        if plan.pays or is_function(obj):  # it runs ahead as a whole
             return {}
         row = container_of(obj)
         found = (row.parts(obj) if row is not None else {}) or flow_parts(obj, self.knows)
         return {name: part for name, part in found.items() if self.knows(part)}
+
+    def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool, made: Any = None) -> Shadows:
+        made = own_functions.shadows if is_function(planned.__wrapped__) else Shadows
+        return super().shadows(plan, planned, sync=sync, ahead=ahead, made=made)
+
+    def visits(self, plan: Plan) -> Mapping[str, Visit]:
+        return own_functions.visits(plan) if is_function(plan.objects.get("")) else {}
 
     def finish(self, shadow: Any, site: Site) -> None:
         way: Way = site.shadows.plan.way
@@ -93,6 +112,8 @@ class LlamaIndex(Framework):
             site.opens(way.entry)
 
     def unrepeatable(self, plan: Plan) -> str:
+        if is_function(plan.objects.get("")):
+            return ""
         return repeating.unrepeatable(plan.way, plan.objects.values())
 
     def sampled(self, p: Primitive) -> str:

@@ -18,7 +18,7 @@ from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
 from fineflow.adapters.core.recognition import of_package, owner, plain
-from fineflow.adapters.lookahead.scan import scan
+from fineflow.adapters.lookahead.scan import Found, scan
 
 _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
     (kind, frozenset(name for each in names.split() for name in (each, f"a{each}")))
@@ -59,6 +59,11 @@ def functions_of(obj: Any) -> dict[str, Any]:
     names = next((names for base, names in _RUNS if issubclass(kind, base)), ())
     found = {name: plain(kind, name) for name in names if not of_package(owner(kind, name).__module__)}
     return {name: MethodType(func, obj) for name, func in found.items() if isinstance(func, FunctionType)}
+
+
+def calls_in(func: Any) -> Found:
+    """Returns what a function that is optimized by itself calls."""
+    return scan(func, lambda obj: methods_of(obj) is not None or makes(obj), CALLED, streams=True)
 
 
 def called_by(*functions: Any) -> list[Any]:

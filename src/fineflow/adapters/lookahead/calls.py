@@ -343,10 +343,21 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
     ):
         walk.taint(owner, moves=name in _MOVING)
         return _taken(walk, owner, name, args)
-    if name in ("extend", "update") and type(owner) is not dict:
-        args = [elements(walk, each) for each in args]
+    if name in ("extend", "update"):
+        args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]
     walk.tries.changes(owner)
     return getattr(owner, name)(*args)
+
+
+def _items(walk: Walk, value: Any) -> Any:
+    """Returns a dict, or a list of pairs, with which a dict is updated. Raises Stop for what may run code."""
+    value = as_data(value)
+    if type(value) is dict:
+        return value
+    found = elements(walk, value)
+    if found is None or not all(type(each) in (tuple, list, str) for each in found):
+        raise Stop(f"updates a dict with a {type(value).__name__}")
+    return found
 
 
 def _taken(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:

@@ -1,0 +1,74 @@
+"""Plain functions that call engines, retrievers and models, as objects of ``optimize``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.framework import Lowered
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.inner_calls.functions import (
+    FunctionShadows,
+    decide_function,
+    forecast_of,
+    lower_function,
+    visits_of,
+)
+from fineflow.adapters.inner_calls.run_figures import RunFigures
+from fineflow.adapters.llamaindex import planning
+from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.inner_calls import Components, IndexCalls
+from fineflow.adapters.llamaindex.reading import Readings
+from fineflow.adapters.llamaindex.stores.searches import resource_of
+from fineflow.adapters.llamaindex.user_functions import calls_in
+from fineflow.ir import Graph
+from fineflow.options import Options
+from fineflow.runtime.call.visits import Visit
+
+
+def lower(func: Any, options: Options) -> tuple[Graph, Lowered]:
+    """Returns the p-graph of a function, and what lowering read."""
+    b = IndexBuilder(planning.ROWS, options.assume_pure, options.trust == "interfaces", contents=resource_of)
+    found = calls_in(func)
+    output = lower_function(func, found, b, inside=found.calls > 1)
+    return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(func, True, options, b)
+
+
+def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
+    """Returns the plan of a function."""
+    return decide_function(p_graph, e_graph, lowered, inside=calls_in(lowered.obj).calls > 1)
+
+
+def _begin(here: Claiming, func: Any, args: Any, named: Mapping[str, Any]) -> IndexCalls:
+    shadows: Any = here.shadows
+    if shadows.readings is None:
+        shadows.readings = Readings(shadows.options)
+        for each in calls_in(func).components.values():
+            shadows.readings.of(each)  # the first look at a class takes longer than a walk may
+    components = Components(shadows.options, shadows.nested, shadows.readings)
+    return IndexCalls(
+        components,
+        here,
+        components.part,
+        shadows.arguments,
+        func,
+        args,
+        named,
+        options=shadows.options,
+        figures=RunFigures(visits_of(func)),
+    )
+
+
+class _Shadows(FunctionShadows):
+    readings: Readings | None = None
+
+
+shadows = partial(_Shadows, _begin)
+
+
+def visits(plan: Plan) -> Mapping[str, Visit]:
+    """Returns the forecast of a function's next run, by its primitive."""
+    func = plan.objects[""]
+    return {p.name: forecast_of(func, calls_in(func).components) for p in plan.p_graph}
