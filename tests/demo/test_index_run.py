@@ -117,7 +117,7 @@ def test_a_different_answer_is_told_and_fails(
 
 def test_what_is_missing_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llama_index" else name)
-    with pytest.raises(UsageError, match=r"llama-index-core, which is not installed; .*fineflow\[demo,llama"):
+    with pytest.raises(UsageError, match=r"llama-index-core, which is not installed; .*\[demo,llama"):
         check(settings)
 
 

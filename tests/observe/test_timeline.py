@@ -151,6 +151,13 @@ def test_equal_names_are_numbered_by_time_in_each_lane() -> None:
     assert names([track]) == [["decode 2", "decode 1", "embed"]]
 
 
+def test_a_step_has_the_same_name_in_every_track() -> None:
+    stock = [at(n, n, n + 1, label="grade/grade.call") for n in range(2)]
+    ours = [at(0, 0, 1, label="grade/grade.call")]
+    assert names([Track("stock", stock), Track("fineflow", ours)]) == [["grade 1", "grade 2"], ["grade 1"]]
+    assert names([Track("fineflow", ours)]) == [["grade"]]
+
+
 def test_other_code_is_the_last_lane() -> None:
     assert lanes([Track("t", [at(0, 0, 1, OWN), at(1, 1, 2, "b"), at(2, 2, 3, "a")])]) == ["b", "a", OWN]
 

@@ -57,17 +57,17 @@ STYLE = (
     ".bar{position:absolute;outline-offset:1px}.bar:hover,.bar:focus{z-index:3}"
     ".wait,.run,.path{position:absolute;top:0;bottom:0}"
     ".wait{top:38%;bottom:38%;opacity:.45;background:var(--c)}"
-    # A name is cut at its beginning: names differ at their ends. <bdi> keeps it in its own direction.
+    # A name is cut at its end, where it is read last. <bdi> keeps it in its own direction.
     ".run{right:0;min-width:2px;overflow:hidden;border-radius:3px;font-size:11.5px;color:var(--ink);"
     "background:color-mix(in srgb,var(--c) 26%,var(--lane));box-shadow:inset 0 0 0 1px "
     "color-mix(in srgb,var(--c) 45%,var(--lane));container-type:inline-size}"
-    ".run span{display:block;padding:0 4px;direction:rtl;text-align:left;overflow:hidden;white-space:nowrap;"
+    ".run span{display:block;padding:0 4px;overflow:hidden;white-space:nowrap;"
     "text-overflow:ellipsis}"
-    # In the narrowest bars the dots would take the place of the number.
+    # In the narrowest bars the dots would take the place of a letter.
     "@container(max-width:44px){.run span{text-overflow:clip;padding:0 2px}}"
     "@container(max-width:11px){.run span{display:none}}"
     # Behind a bar there is more room than in it.
-    ".behind{position:absolute;padding:0 3px;font-size:11.5px;color:var(--dim);direction:rtl;text-align:left;"
+    ".behind{position:absolute;padding:0 3px;font-size:11.5px;color:var(--dim);"
     "overflow:hidden;white-space:nowrap;text-overflow:ellipsis;pointer-events:none}.named .run span{display:none}"
     ".small .behind{font-size:9.5px}.thin .behind{display:none}"
     ".path{top:auto;height:4px;background:var(--c);border-radius:0 0 3px 3px}"

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from fineflow.ir import Op
+from fineflow.ir.text import shortened
 from fineflow.observe.critical_intervals import Segment, critical
 from fineflow.runtime.events import Interval
 
@@ -69,20 +70,27 @@ def lanes(tracks: Iterable[Track]) -> list[str]:
 def names(tracks: Sequence[Track]) -> list[list[str]]:
     """Returns the names that bars show, for each track in the order of its intervals: unique in a lane of a track.
 
-    What tells nothing in a lane is left out: the operation and the last parts of the path, if all have the same ones.
-    So names differ at their ends, which stay visible where there is little room. Equal names are numbered by time.
+    The same step has the same name in every track. What tells nothing in a lane is left out: the operation and the last
+    parts of the path, if all have the same ones. Names that are equal in some track are numbered by time in each.
     """
     told: dict[str, set[str]] = {}
     for track in tracks:
         for i in track.intervals:
             told.setdefault(i.lane, set()).add(i.label)
     short = {lane: _short(labels) for lane, labels in told.items()}
-    return [_numbered(track, [short[i.lane][i.label] for i in track.intervals]) for track in tracks]
+    shown = [[short[i.lane][i.label] for i in track.intervals] for track in tracks]
+    several = set[tuple[str, str]]()
+    for track, each in zip(tracks, shown, strict=True):
+        counts = Counter((i.lane, name) for i, name in zip(track.intervals, each, strict=True))
+        several.update(key for key, count in counts.items() if count > 1)
+    return [_numbered(track, each, several) for track, each in zip(tracks, shown, strict=True)]
 
 
 def _short(labels: Collection[str]) -> dict[str, str]:
     """Returns a name for each label of a lane."""
-    found = {label: label for label in labels}
+    found = {label: shortened(label) for label in labels}
+    if len(set(found.values())) < len(found):
+        found = {label: label for label in labels}
     for ending in (_OPERATION, _LAST, _LAST):
         parts = {label: match for label, name in found.items() if (match := ending.fullmatch(name))}
         if not parts:
@@ -99,13 +107,12 @@ _OPERATION = re.compile(r"(?P<path>.+)(?P<end>\.[a-z_]+)(?P<number>~\d+)?")
 _LAST = re.compile(r"(?P<path>.+)(?P<end>/[^/~]+)(?P<number>~\d+)?")
 
 
-def _numbered(track: Track, names: list[str]) -> list[str]:
-    """Numbers equal names of a lane in the order of time."""
-    counts = Counter((i.lane, name) for i, name in zip(track.intervals, names, strict=True))
+def _numbered(track: Track, names: list[str], several: Collection[tuple[str, str]]) -> list[str]:
+    """Numbers names of a lane in the order of time. several: the lanes and names that are met several times."""
     seen: Counter[tuple[str, str]] = Counter()
     for at in sorted(range(len(names)), key=lambda at: (track.intervals[at].start, track.intervals[at].end)):
         key = track.intervals[at].lane, names[at]
-        if counts[key] > 1:
+        if key in several:
             seen[key] += 1
             names[at] = f"{names[at]} {seen[key]}"
     return names
