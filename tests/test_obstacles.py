@@ -149,7 +149,7 @@ def test_what_stock_runs_itself_starts_when_stock_gets_there() -> None:
     assert found.forecasts is not None
     assert found.forecasts.run.seconds == pytest.approx(1.0) == ran.seconds
     assert "no longer wait" not in str(found) and "starts earlier" not in str(found)
-    path = [row for row in found.timing[1][2] if "ms" in row[0]]
+    path = [row for row in found.last_run[0][2] if "ms" in row[0]]
     assert [(row[0], row[2]) for row in path] == [
         ("300 ms", "a/llm.decode"),
         ("400 ms", "b/OurModel.call"),

@@ -17,11 +17,10 @@ from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from fineflow import tested_versions
-from fineflow.adapters.core.plan import consulted
 from fineflow.adapters.registry import framework_of, is_optimized, taken, unusable
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation, LastCall
-from fineflow.ir.text import name_of
+from fineflow.ir.text import duration, name_of
 from fineflow.observe.critical import Forecasts
 from fineflow.observe.gain import saved_by
 from fineflow.obstacles import advice, unrecognised
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from fineflow.adapters.core.framework import Framework
     from fineflow.adapters.core.plan import Plan
     from fineflow.runtime.call.claims import Summary
+    from fineflow.runtime.call.trace import Trace
 
 T = TypeVar("T")
 
@@ -41,10 +41,6 @@ _EXPECTED = "explain(..., last_run=True) expects an object that fineflow.optimiz
 _NONE_AHEAD = (
     "no call of this one has ended in which anything ran ahead. Call it, or see explain() without last_run for why its "
     "calls run as stock"
-)
-_ONLY_INSIDE = (
-    "in the last call of this one only calls inside its functions ran ahead, which are not timed one by one. See "
-    "explain() without last_run for where they are"
 )
 _LATER: Any = object()
 _NO_GAIN = "nothing in it can start earlier than stock starts it"
@@ -167,6 +163,8 @@ def plan(framework: Framework, obj: Any, options: Options, way: Any, *, answer: 
     Raises: PlanningError for a user's pass that raises or returns an invalid graph; GraphError, where graphs are
     verified, for one of fineflow's passes that breaks a rule.
     """
+    from fineflow.adapters.core.plan import consulted
+
     with consulted() as basis:
         p_graph, lowered = framework.lower(obj, options, way)
         e_graph = rewrite(p_graph, options.passes, check=options.strict, answer=answer)
@@ -200,7 +198,7 @@ def explain(
     graphs: show, in texts, also the critical paths, each rewrite and refusal with its reason, and the graphs.
 
     Raises: TypeError if ``passes`` are not functions; PlanningError if a user's pass raises or returns an invalid
-    graph; with ``last_run``, ValueError if the object is not optimized or no call of it ran ahead.
+    graph; with ``last_run``, ValueError if the object is not optimized or nothing ran ahead in its last call.
     """
     options = Options(passes, assume_pure=assume_pure, trust=trust)
     if (explained := getattr(type(obj), "__fineflow_explain__", None)) is not None:  # a semantic variable
@@ -220,7 +218,9 @@ def explain(
     found = _explained(framework, obj, "", options, input, obj._self_last if last_run else None)
     if last_run and not _ran(found):
         trace = None if obj._self_last is None else obj._self_last.trace
-        raise ValueError(f"{_EXPECTED}; {_ONLY_INSIDE if trace is not None and trace.inside else _NONE_AHEAD}")
+        if trace is None or not trace.inside:
+            raise ValueError(f"{_EXPECTED}; {_NONE_AHEAD}")
+        found = replace(found, remarks=(*found.remarks, _inside(trace)))
     return replace(found, off=off, newer=tested_versions.of_this_process(), graphs=graphs)
 
 
@@ -318,6 +318,14 @@ def _within(part: Any, last: Summary | None) -> Summary | None:
     if found is not None and found.trace is not None and found.trace.began >= last.trace.began:
         return cast("Summary", found)
     return replace(last, trace=replace(last.trace, runs=()))
+
+
+def _inside(trace: Trace) -> str:
+    """Says what ran ahead in a call in which that were only calls inside functions, which are not timed one by one."""
+    return (
+        f"The last call ({trace.entry}) took {duration(trace.seconds)}; component calls inside functions had run for "
+        f"{duration(trace.inside)} before stock made them."
+    )
 
 
 def _ran(found: Explanation) -> bool:

@@ -76,7 +76,7 @@ def _ends_in(last: Runnable[str, str]) -> Runnable[str, str]:
 
 
 def _said(chain: Runnable[str, str]) -> str:
-    return " ".join(fineflow.explain(chain).summary)
+    return " ".join(str(fineflow.explain(chain)).split())
 
 
 def test_modules_are_in_packages() -> None:

@@ -87,6 +87,25 @@ def test_says_where_there_is_nothing_to_gain(name: str) -> None:
 
 
 @needs_virtual_threads
+def test_a_graph_whose_steps_gain_is_not_said_to_gain_nothing() -> None:
+    graphs = pytest.importorskip("langgraph.graph")
+    grade = graded().func
+
+    def node(state: dict[str, Any]) -> dict[str, Any]:
+        return {"grades": grade(state["texts"])}
+
+    graph = graphs.StateGraph(dict)
+    graph.add_node("grade", node)
+    graph.add_edge(graphs.START, "grade")
+    app, handler = graph.compile(), FineflowCallbackHandler()
+    watched(app, {"texts": ["a", "b", "c"]}, handler)
+    said = " ".join(str(handler.report()).split())
+    assert "nothing to gain" not in said
+    assert "3.00 s (3 calls); what its parts gain by themselves is not predicted." in said
+    assert "fineflow.explain(...) of it tell" in said
+
+
+@needs_virtual_threads
 def test_says_what_overlaps_the_price_and_the_line() -> None:
     handler = FineflowCallbackHandler()
     watched(graded(), ["a", "b", "c"], handler)

@@ -35,7 +35,7 @@ class AppReport:
     name: of its outermost object. where: the line that called it, or "". taken: ``optimize`` takes it. calls: seen
     so far. counted: those that the seconds are of. now_s: as it is. optimized_s: predicted. what: sentences on what
     would overlap, what is in the way, and the price. path: the steps of the predicted critical path, with their
-    seconds.
+    seconds. inside: parts or steps of it run ahead by themselves, and nothing predicts what that gains.
     """
 
     name: str
@@ -48,6 +48,7 @@ class AppReport:
     path: tuple[tuple[str, float], ...] = ()
     where: str = ""
     taken: bool = True
+    inside: bool = False
 
     @property
     def gains(self) -> bool:
@@ -59,6 +60,8 @@ class AppReport:
         if not self.counted:
             return f"{name}: no call of it that counts has ended without an error."
         calls = f"{self.calls} call{'' if self.calls == 1 else 's'}"
+        if not self.gains and self.inside:
+            return f"{name}: {duration(self.now_s)} ({calls}); what its parts gain by themselves is not predicted."
         if not self.gains:
             return f"{name}: {duration(self.now_s)} ({calls}); nothing to gain as it is."
         times = self.now_s / self.optimized_s if self.optimized_s else float("inf")
@@ -154,9 +157,10 @@ def _of_app(app: App) -> AppReport:
     looked = [sum(run.saved for run in call.everything()) for call in calls if call.looked]
     inner = fmean(looked) if looked else 0.0
     saved = fit.saved if fit.written.names else inner  # a plan without steps only looks into the user's methods
-    saved = min(saved, now) if plan.follows_for(calls[-1].entry, eager=False) else 0.0
+    follows = plan.follows_for(calls[-1].entry, eager=False)
+    saved = min(saved, now) if follows else 0.0
     path = tuple((name, fit.run.each.get(name, 0.0)) for name in fit.run.names)
-    found = replace(known, optimized_s=now - saved, path=path)
+    found = replace(known, optimized_s=now - saved, path=path, inside=follows and calls[-1].entry not in plan.pays)
     return replace(found, what=tuple(_sentences(found, plan, obj, calls)))
 
 
@@ -165,6 +169,8 @@ def _sentences(found: AppReport, plan: Plan, obj: Any, calls: Sequence[Run]) -> 
         yield from fineflow.explain(obj).gains
         yield "The line that turns it on: fineflow.optimize(...) around this object."
         yield from _price(plan, calls)
+    elif found.inside:
+        yield "fineflow.optimize(...) around this object, three calls, and fineflow.explain(...) of it tell."
     framework = framework_of(obj)
     assert framework is not None
     held = advice(

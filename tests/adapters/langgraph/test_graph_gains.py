@@ -19,6 +19,7 @@ from langgraph.prebuilt import ToolNode
 
 import fineflow
 from fineflow.adapters.core.claiming import under_way
+from fineflow.ir.text import duration
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 
@@ -337,11 +338,14 @@ def test_explain_says_what_goes_ahead_in_each_node() -> None:
     assert "@fineflow.pure" not in said
 
 
-def test_explain_of_the_last_run_says_that_steps_of_graphs_are_not_timed() -> None:
+def test_explain_of_the_last_run_says_what_ran_ahead_inside_the_steps_of_a_graph() -> None:
     app, value = _method()
     fast = fineflow.optimize(app, strict=True)
     with pytest.raises(ValueError, match="no call of this one has ended in which anything ran ahead"):
         fineflow.explain(fast, last_run=True)
-    virtual_threads.run(lambda: fast.invoke(value))
-    with pytest.raises(ValueError, match="only calls inside its functions ran ahead"):
-        fineflow.explain(fast, last_run=True)
+    _, seconds = virtual_threads.run(lambda: fast.invoke(value))
+    said = " ".join(str(fineflow.explain(fast, last_run=True)).split())
+    ahead = fast._self_last.trace.inside
+    assert ahead > 0
+    assert f"The last call (invoke) took {duration(seconds)}; component calls inside functions had run" in said
+    assert f"for {duration(ahead)} before stock made them" in said

@@ -315,7 +315,11 @@ def content(value: Any) -> Any:
         return (kind, *((content(key), content(part)) for key, part in value.items()))
     if kind in (list, tuple, set, frozenset):
         return (kind, *map(content, value))
-    return (kind, value) if immutable(value) else (kind, id(value), content(vars(value)))
+    if immutable(value):
+        return (kind, value)
+    if not hasattr(value, "__dict__"):  # such as a text of a class of LangChain's
+        raise Impure(f"reads a {kind.__name__}, which can change")
+    return (kind, id(value), content(vars(value)))
 
 
 def _same(expected: Any) -> Callable[[Any], bool]:
