@@ -157,6 +157,10 @@ class Cache:
         self.written += written
         return read, written
 
+    def drop(self) -> None:
+        """Empties it."""
+        self._kept.clear()
+
 
 class Provider(ServedInThread):
     """Answers in the forms of OpenAI and of Anthropic; a context manager. seconds: of a request."""

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.prompt_cache import (
     EIGHT,
     LONG,
+    Cache,
     agent,
     asking,
     contextual_retrieval,
@@ -30,21 +31,17 @@ from langchain_core.runnables import RunnableLambda
 import fineflow
 from fineflow.testing import virtual
 
-WRITE, READ, BLOCK, LEAST, KEPT = 1.25, 0.1, 128, 1024, 300.0
-
 
 @fineflow.external
 class Billing(BaseChatModel):
-    """Published rules: a beginning of 1,024 tokens or more is written at 1.25 times the price, and read at 0.1 times.
+    """A model whose provider bills its cache; a response begins half a second after its request.
 
-    It can be read once a response has begun, half a second after its request, for five minutes after its last use.
     tells: the tokens are in the answers.
     """
 
     model_name: str = "billing"
     tells: bool = True
-    readable: Any = None
-    bill: Any = None
+    provider: Any = None
 
     @property
     def _llm_type(self) -> str:
@@ -56,22 +53,8 @@ class Billing(BaseChatModel):
     async def _agenerate(
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
     ) -> ChatResult:
-        now = asyncio.get_running_loop().time()
         text = "".join(f"{each.type}{each.text}" for each in messages)
-        ends = range(BLOCK, len(text) // 4 + 1, BLOCK)
-        keys = [hash(text[: end * 4]) for end in ends] if len(ends) * BLOCK >= LEAST else []
-        read = 0
-        for key in keys:
-            since, last = self.readable.get(key, (now + 1, now))
-            if since > now or last + KEPT < now:
-                break
-            self.readable[key] = since, now
-            read += BLOCK
-        written = len(keys) * BLOCK - read
-        for key in keys:
-            since, last = self.readable.get(key, (now + 0.5, now))
-            self.readable[key] = (since, now) if last + KEPT >= now else (now + 0.5, now)
-        self.bill.append(written * WRITE + read * READ + len(text) // 4 - written - read)
+        read, written = self.provider.ask(text, len(text), asyncio.get_running_loop().time(), 0.5)
         await asyncio.sleep(1.0)
         usage: Any = {"input_tokens": len(text) // 4, "output_tokens": 1, "total_tokens": len(text) // 4 + 1}
         usage["input_token_details"] = {"cache_read": read, "cache_creation": written}
@@ -93,7 +76,7 @@ WORKLOADS = {
 
 
 def billing(name: str, **fields: Any) -> Billing:
-    return Billing(readable={}, bill=[], model_name=name, **fields)
+    return Billing(provider=Cache(), model_name=name, **fields)
 
 
 def costs(make: Callable[[Any], Any], cache: str | None) -> tuple[float, float]:
@@ -110,7 +93,7 @@ def costs(make: Callable[[Any], Any], cache: str | None) -> tuple[float, float]:
         return asyncio.get_running_loop().time()
 
     seconds = virtual.run(main()).value
-    return round(sum(model.bill)), seconds
+    return round(model.provider.bill), seconds
 
 
 @pytest.mark.parametrize("make", WORKLOADS, ids=lambda make: make.__name__)
@@ -142,7 +125,7 @@ def test_what_is_in_the_cache_is_not_waited_for() -> None:
 
     def drop(number: int) -> None:
         if number == 3:
-            model.readable.clear()  # before its time: the responses tell
+            model.provider.drop()  # before its time: the responses tell
 
     assert seconds_of(app, calls=6, before=drop) == [2.0, 1.0, 1.0, 1.0, 2.0, 1.0]
 
@@ -179,7 +162,7 @@ def test_if_the_first_one_fails_another_one_goes_first() -> None:
                 raise ValueError("no")
             return await super()._agenerate(messages)
 
-    model = fineflow.external(Failing)(readable={}, bill=[], model_name="failing")
+    model = fineflow.external(Failing)(provider=Cache(), model_name="failing")
     ask = asking(model, LONG)
 
     async def each(items: list[int]) -> list[str]:
@@ -194,4 +177,4 @@ def test_if_the_first_one_fails_another_one_goes_first() -> None:
     seconds_of(fineflow.optimize(RunnableLambda(each), strict=True), calls=1)
     stock = billing("stock failing")
     seconds_of(contextual_retrieval(stock), calls=1)
-    assert sum(cost > 1000 for cost in model.bill) == sum(cost > 1000 for cost in stock.bill) == 1
+    assert model.provider.written == stock.provider.written > 0
