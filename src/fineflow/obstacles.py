@@ -10,9 +10,8 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import OWN_CLASS, called, of_package, own_classes
 from fineflow.cost_model.costs import Costs, costs
 from fineflow.cost_model.forecast import predict
@@ -22,6 +21,9 @@ from fineflow.ir.spec import everything
 from fineflow.ir.text import duration, tidy
 from fineflow.observe.overview import starts_early
 from fineflow.tested_versions import NEWEST, installed_version, is_newer, package_of
+
+if TYPE_CHECKING:
+    from fineflow.adapters.core.plan import Plan
 
 _MOST = 8  # obstacles that are tried: each is a plan
 _LEAST = 0.001  # seconds that are worth a line
