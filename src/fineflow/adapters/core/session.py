@@ -217,6 +217,9 @@ class Session:
 
     def _over(self, summary: Summary, *, report: bool) -> None:
         self._planned._self_last = summary
+        nothing = bool(summary.surprises) and not summary.claimed and not (summary.trace and summary.trace.inside)
+        if nothing or self._plan.losses.count:
+            self._plan.losses.learn(profit=not nothing)
         if recording.recorders:
             self._record(summary)
         if report:
