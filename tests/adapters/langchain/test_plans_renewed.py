@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from langchain_core.caches import InMemoryCache
+from langchain_core.globals import set_llm_cache
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnablePassthrough
@@ -14,6 +16,7 @@ from fineflow.engines import EmulatedLLM
 from fineflow.ir import Op
 from fineflow.langchain import ChatEngine
 from fineflow.testing import virtual
+from fineflow.testing.langchain import FakeChat
 
 RULES = " ".join(f"rule-{i}" for i in range(1500))
 
@@ -64,3 +67,35 @@ def test_the_same_decisions_keep_the_plan_and_its_shadows() -> None:
     plan = chain._self_plans[True]
     calls(chain, engine, 40)
     assert chain._self_plans[True] is plan
+
+
+def test_calls_whose_answers_are_all_cached_go_to_stock_but_for_a_few() -> None:
+    """An LLM cache is asked by stock, so nothing runs ahead: after three such calls ever fewer try."""
+    model = FakeChat(answers={"": "said"})
+
+    def ask(text: str) -> Runnable[Any, Any]:
+        return ChatPromptTemplate.from_template(text) | model | StrOutputParser()
+
+    chain: Any = fineflow.optimize(
+        RunnablePassthrough.assign(a=ask("a {q}")) | RunnablePassthrough.assign(b=ask("b {q}")), strict=True
+    )
+    set_llm_cache(InMemoryCache())
+    try:
+        followed = []
+        for i in range(20):
+            chain._self_last = None
+            assert chain.invoke({"q": "x"}) == {"q": "x", "a": "said", "b": "said"}
+            if chain._self_last is not None:
+                followed.append(i)
+    finally:
+        set_llm_cache(None)
+    assert followed == [0, 1, 2, 4, 7, 12]
+    while True:
+        chain._self_last = None
+        chain.invoke({"q": "x"})
+        if chain._self_last is not None:
+            break
+    assert chain._self_last.claimed == 2
+    chain._self_last = None
+    chain.invoke({"q": "x"})
+    assert chain._self_last is not None and chain._self_last.claimed == 2  # from now on all calls run ahead again

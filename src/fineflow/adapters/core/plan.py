@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.cost_model.basis import Basis, basis
 from fineflow.cost_model.costs import costs
@@ -33,7 +34,8 @@ class Plan:
     tapped: opaque steps among them. looked_through: user functions among these whose component calls run ahead.
     per_call: True if a shadow serves one call only. batched: True if a batch may run as one call per input; if not,
     ``stepwise`` is its plan. any_input: True if it is the same for inputs of all kinds. snapshot: state of the objects
-    at planning. basis: what the cost model said then. shadows: those made so far, by (sync, ahead).
+    at planning. losses: calls in which stock had to do all
+    of it. basis: what the cost model said then. shadows: those made so far, by (sync, ahead).
     """
 
     way: Any
@@ -53,6 +55,7 @@ class Plan:
     per_call: bool = False
     batched: bool = True
     any_input: bool = False
+    losses: Losses = field(default_factory=Losses, compare=False, repr=False)
     basis: Basis | None = field(default=None, compare=False, repr=False)
     shadows: dict[tuple[bool, bool], Shadows] = field(default_factory=dict, compare=False, repr=False)
     bounded: dict[frozenset[str], Plan] = field(default_factory=dict, compare=False, repr=False)
@@ -80,6 +83,10 @@ class Plan:
             return False
         self.basis.learn()
         return True
+
+    def vain(self, entry: str) -> bool:
+        """Counts a call of a method. Returns True if it goes to stock, as the last calls left all to stock."""
+        return entry in self.pays and entry not in self.follows and self.losses.skips()
 
     @cached_property
     def trial(self) -> Plan:

@@ -172,7 +172,7 @@ class Planned(wrapt.ObjectProxy[Any]):
         else:
             plan = framework.bounded(plan)
         if plan.follows_for(invocation.entry, eager=eager):
-            return plan
+            return None if not eager and plan.vain(invocation.entry) else plan
         hosted = invocation.sync and asyncio._get_running_loop() is not None
         return plan.trial if plan.follows_for(invocation.entry, eager=True) and not hosted and plan.learns() else None
 

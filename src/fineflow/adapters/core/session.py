@@ -226,6 +226,9 @@ class Session:
             summary = replace(summary, in_vain=in_vain, error=kind)
             log.debug("requests in vain", extra={"event": "in vain", "requests": in_vain, "error": kind})
         self._planned._self_last = summary
+        nothing = bool(summary.surprises) and not summary.claimed and not (summary.trace and summary.trace.inside)
+        if nothing or self._plan.losses.count:
+            self._plan.losses.learn(profit=not nothing)
         if recording.recorders:
             self._record(summary)
         if error is None:

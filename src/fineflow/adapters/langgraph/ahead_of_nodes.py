@@ -24,9 +24,9 @@ from langgraph._internal._constants import ERROR, INTERRUPT, PULL
 from langgraph._internal._runnable import RunnableCallable
 
 from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
-from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name

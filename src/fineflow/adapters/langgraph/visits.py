@@ -26,13 +26,13 @@ from langgraph._internal._runnable import RunnableCallable
 from langgraph.func import _TaskFunction
 
 from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, looks_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
-from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of

@@ -17,9 +17,9 @@ from langchain_core.runnables.base import RunnableEach
 from fineflow.adapters.analysis.keys import keys_read
 from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
 from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.inner_calls.queries_ahead import QueriesAhead, aquery_vector, query_vector
-from fineflow.adapters.inner_calls.walk_costs import Losses
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
