@@ -40,7 +40,7 @@ def saved_by(plans: Iterable[tuple[Graph, Graph]], trace: Trace) -> float | None
     """
     if not trace.runs:
         tools = any(note.done and note.source != INSIDE for written, _ in plans for note in written.notes)
-        return None if tools and not trace.inside else trace.inside
+        return None if tools else trace.inside
     return next((saved_seconds(written, trace) for written, run in plans if run is trace.graph), None)
 
 

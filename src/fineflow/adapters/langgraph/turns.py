@@ -116,11 +116,18 @@ class Turns:
             left.setdefault(why or (_SEARCHES if each.searches else _CALLS), []).append(name)
         for what in (_CALLS, _SEARCHES):
             if early := left.pop(what, []):
+<<<<<<< HEAD
                 where = "" if stream_answers or not self.at_once else _STREAMED
                 yield (
                     True,
                     f"{what} {', '.join(early)} start when the model has written them, while it writes the next{where}",
                 )
+||||||| c7225bc4
+                yield True, f"{what} {', '.join(early)} start when the model has written them, while it writes the next"
+=======
+                listed = ", ".join(early)
+                yield True, f"{what} {listed} start when the model has written them, if its answer comes in pieces"
+>>>>>>> looks
         for why, names in left.items():
             yield False, f"calls of {', '.join(names)} start when stock makes them: {why}"
         if self.prefills:
