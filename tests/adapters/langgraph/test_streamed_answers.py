@@ -172,7 +172,7 @@ def test_without_the_option_nothing_is_streamed() -> None:
     for each, sentence in (
         (
             fast,
-            "while it writes the next, in calls that stream; in invoke and ainvoke with optimize(..., stream_answers",
+            "if its answer comes in pieces: in calls that stream, or all with optimize(..., stream_answers",
         ),
         (queries, "may differ from the sum of its stream; with stream_answers=True it is made of that"),
     ):

@@ -34,7 +34,7 @@ from fineflow.declare import Declaration, declaration
 _HOOK = ".after_model"  # ends the names of nodes that are hooks of middlewares (langchain 1.5.2)
 _DEPTH = 8  # of functions that hold functions
 _CALLS, _SEARCHES = "calls of", "searches and requests in calls of"  # that start early
-_STREAMED = ", in calls that stream; in invoke and ainvoke with optimize(..., stream_answers=True)"
+_STREAMED = ": in calls that stream, or all with optimize(..., stream_answers=True)"
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 
@@ -116,18 +116,12 @@ class Turns:
             left.setdefault(why or (_SEARCHES if each.searches else _CALLS), []).append(name)
         for what in (_CALLS, _SEARCHES):
             if early := left.pop(what, []):
-<<<<<<< HEAD
+                listed = ", ".join(early)
                 where = "" if stream_answers or not self.at_once else _STREAMED
                 yield (
                     True,
-                    f"{what} {', '.join(early)} start when the model has written them, while it writes the next{where}",
+                    f"{what} {listed} start when the model has written them, if its answer comes in pieces{where}",
                 )
-||||||| c7225bc4
-                yield True, f"{what} {', '.join(early)} start when the model has written them, while it writes the next"
-=======
-                listed = ", ".join(early)
-                yield True, f"{what} {listed} start when the model has written them, if its answer comes in pieces"
->>>>>>> looks
         for why, names in left.items():
             yield False, f"calls of {', '.join(names)} start when stock makes them: {why}"
         if self.prefills:
