@@ -26,7 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 import fineflow
 from fineflow.testing import virtual
@@ -136,6 +136,26 @@ def test_a_provider_that_tells_of_no_cache_is_waited_for_once() -> None:
     assert seconds_of(app, calls=3) == [2.0, 1.0, 1.0]
     app = fineflow.optimize(contextual_retrieval(model), strict=True, cache="warm")
     assert seconds_of(app, calls=2) == [2.0, 2.0]  # nobody knows how long it keeps what is written
+
+
+def test_templates_of_blocks_with_a_breakpoint_are_prompts() -> None:
+    block = {"type": "text", "text": LONG + "{x}", "cache_control": {"type": "ephemeral"}}
+
+    def chain(model: Billing) -> Any:
+        ask = ChatPromptTemplate.from_messages([("system", [block]), ("human", "{x}")]) | model | StrOutputParser()
+        first = RunnablePassthrough.assign(a=ask)
+        return first | RunnablePassthrough.assign(b=ask) | RunnablePassthrough.assign(c=ask)
+
+    def ran(app: Any) -> tuple[Any, float]:
+        async def main() -> tuple[Any, float]:
+            return await app.ainvoke({"x": "{y} 1"}), asyncio.get_running_loop().time()
+
+        return virtual.run(main()).value
+
+    stock, mine = billing("stock blocks"), billing("blocks")
+    assert ran(chain(stock)) == ({"x": "{y} 1", "a": "yes", "b": "yes", "c": "yes"}, 3.0)
+    assert ran(fineflow.optimize(chain(mine), strict=True)) == ({"x": "{y} 1", "a": "yes", "b": "yes", "c": "yes"}, 2.0)
+    assert mine.provider.bill == stock.provider.bill
 
 
 def test_breakpoints_in_requests_ask_for_a_cache() -> None:

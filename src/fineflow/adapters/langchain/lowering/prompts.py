@@ -12,6 +12,7 @@ from langchain_core.prompts import (
     BasePromptTemplate,
     ChatMessagePromptTemplate,
     ChatPromptTemplate,
+    DictPromptTemplate,
     FewShotChatMessagePromptTemplate,
     FewShotPromptTemplate,
     HumanMessagePromptTemplate,
@@ -81,6 +82,10 @@ def _segments(template: Any) -> Iterator[tuple[str, str]]:
             if name is not None and name not in template.partial_variables:
                 yield ("formatted" if form or conversion else "variable"), name
         return
+    if isinstance(template, DictPromptTemplate):
+        yield "text", str(template.template)
+        yield from (("formatted", name) for name in sorted(template.input_variables))
+        return
     for message in template.messages:
         if isinstance(message, BaseMessage):
             yield "text", str(message.content)
@@ -146,6 +151,8 @@ def _check_message(message: Any) -> None:
     for part in inner if isinstance(inner, list) else [inner]:
         if isinstance(part, PromptTemplate):
             _check(part)
+        elif type(part) is DictPromptTemplate and part.template_format == "f-string" and is_plain(part.template):
+            continue  # a block of content with a cache breakpoint, say
         elif part is not None:
             raise NotLowered(f"message part {type(part).__name__} is not recognised")
 
