@@ -39,7 +39,7 @@ class Aliases:
         self._mixed = False  # something has been stored in an unknown value
         self._changed = False  # in the branch that is being walked through: what becomes a candidate has changed, too
         self._changed_objects: dict[int, Any] = {}
-        self._checked: dict[int, bool] = {}  # candidates, and whether they have code of the user's
+        self._checked: dict[tuple[int, bool], bool] = {}  # candidates, and whether they have code of the user's
 
     def one_of(self, *values: Any) -> Any:
         """Returns the value that is one of these: unknown, unless they are the same."""
@@ -116,20 +116,34 @@ class Aliases:
         """Returns True for an object whose attributes may have any values."""
         return id(obj) in self._changed_objects
 
-    def have_code(self) -> bool:
-        """Returns True if operators and attributes of a value that is one of the candidates may run the user's code."""
-        for key, each in list(self._candidates.items()):
+    def have_code(self, *, texts: bool = False) -> bool:
+        """Returns True if operators and attributes of a value that is one of the candidates may run the user's code.
+
+        texts: or what makes a text of it.
+        """
+        for each in list(self._candidates.values()):
+            key = id(each), texts
             if key not in self._checked:
                 found = reachable(each)
-                self._checked[key] = found is None or any(has_code(part) for part in found.values())
+                self._checked[key] = found is None or any(has_code(part, texts=texts) for part in found.values())
             if self._checked[key]:
                 return True
         return False
 
 
-def has_code(obj: Any) -> bool:
-    """Returns True for an object whose operators or attributes may run the user's code."""
-    return runs_code(cast(Hashable, type(obj)))
+def has_code(obj: Any, *, texts: bool = False) -> bool:
+    """Returns True for an object whose operators or attributes may run the user's code. texts: or its ``repr``."""
+    kind = cast(Hashable, type(obj))
+    return runs_code(kind) or (texts and isinstance(text_of(type(obj), inside=True), FunctionType))
+
+
+def text_of(kind: Any, *, inside: bool) -> Any:
+    """Returns the user's function that makes the text of an object; another value if there is none.
+
+    inside: the object is in a container, or its ``repr`` is asked for.
+    """
+    own = kind.__repr__ if inside or kind.__str__ is object.__str__ else kind.__str__
+    return None if of_package(getattr(own, "__module__", None) or "") else own
 
 
 @functools.lru_cache(2048)

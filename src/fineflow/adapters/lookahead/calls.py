@@ -17,6 +17,7 @@ from fineflow.adapters.analysis import tables
 from fineflow.adapters.analysis.values import FRESH_ANY, LAZY, SCALAR
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead import harmless
+from fineflow.adapters.lookahead.aliases import text_of
 from fineflow.adapters.lookahead.iteration import drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, attribute, make
 from fineflow.adapters.lookahead.past import Stale
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 
 _DECLARED = (FunctionType, MethodType, BuiltinFunctionType)
 _MOVING = frozenset({"insert", "remove", "pop", "clear", "sort", "reverse"})  # methods that give elements other places
-_TEXT: Any = object.__str__
 _FORMAT: Any = object.__format__
+_REPR = (repr, ascii)
+_TEXTS = (str, format, *_REPR)
 _CONVERSIONS = frozenset(map(id, (int, float, complex, json.loads)))  # raise an error for some texts
 _OF_TEXT = frozenset(name for name, value in tables.READERS.items() if value == SCALAR)
 _CHARACTERS = 256  # of a text that count as one instruction
@@ -167,13 +169,21 @@ def _passed_by(walk: Walk, value: Any, args: list[Any], named: dict[str, Any]) -
     return walk.aliases.one_of(UNKNOWN, *args, *named.values()) if value is UNKNOWN and args else value
 
 
-def as_printed(walk: Walk, value: Any) -> None:
-    """Walks through what makes the text of an object of the user's; of what else has code, raises Stop."""
+def as_printed(walk: Walk, value: Any, *, inside: bool = False) -> None:
+    """Walks through what makes the text of an object of the user's; of what else has code, raises Stop.
+
+    inside: the object is in a container, or its ``repr`` is asked for.
+    """
     kind = type(value)
-    own: Any = getattr(kind, "__str__", None)
-    own = getattr(kind, "__repr__", None) if own is _TEXT else own
-    plainly: Any = kind.__format__
-    if isinstance(own, FunctionType) and not of_package(own.__module__) and plainly is _FORMAT:
+    if unknown(value) or not walk.whole(value):
+        walk.touch(value)
+        if value is not UNKNOWN and walk.aliases.have_code(texts=True):
+            raise Stop("makes a text of a result that is not known yet")
+    elif kind in (list, tuple, dict, set, frozenset):
+        walk.spend(len(value))
+        for each in (*value, *value.values()) if kind is dict else value:
+            as_printed(walk, each, inside=True)
+    elif isinstance(own := text_of(kind, inside=inside), FunctionType) and kind.__format__ is _FORMAT:
         with walk.perhaps():
             call(walk, own, [value], {})
     else:
@@ -187,6 +197,8 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
         args = [walk.aliases.one_of(UNKNOWN, rest(walk, each)) if isinstance(each, Lazy) else each for each in args]
     args = [as_data(_whole_list(walk, each)) for each in args]
     if not all(map(walk.known, (*args, *named.values()))):
+        for each in args if func in _TEXTS else ():
+            as_printed(walk, each, inside=func in _REPR)
         walk.touch(*args, *named.values())
         if id(func) in _CONVERSIONS:
             walk.tries.raises()
@@ -234,6 +246,7 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         if matches and name not in tables.PATTERN_METHODS | tables.MATCH_METHODS:
             raise Stop(f"calls .{name}() of a {type(owner).__name__}")
         if not walk.known(owner) or not all(map(walk.known, (*args, *named.values()))):
+            _fill_in(walk, name, args, named)
             walk.touch(owner, *args, *named.values())
             return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(UNKNOWN, owner, *args, *named.values())
         if not matches and not walk.plain(owner):
@@ -253,6 +266,7 @@ def _of_unknown(walk: Walk, owner: Any, name: str, args: list[Any], named: dict[
         with walk.perhaps():
             for each in key:
                 call(walk, each, [walk.aliases.part(owner)], {}) if _calls(each) else walk.touch(each)
+    _fill_in(walk, name, args, named)
     walk.touch(owner, *given)
     if name in tables.MUTATORS or (owner is INERT and name not in tables.READERS):
         walk.aliases.store(*given)
@@ -261,6 +275,11 @@ def _of_unknown(walk: Walk, owner: Any, name: str, args: list[Any], named: dict[
         else:
             walk.aliases.change(owner, name)
     return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(walk.aliases.part(owner), *given)
+
+
+def _fill_in(walk: Walk, name: str, args: list[Any], named: Named) -> None:
+    for each in (*args, *named.values()) if name == "format" else ():
+        as_printed(walk, each)
 
 
 def _calls(value: Any) -> bool:

@@ -58,11 +58,12 @@ class Generator(Lazy):
 class Mapped(Lazy):
     """``map`` and, without a function, ``zip``: of one element of each source. func: gets them."""
 
-    __slots__ = ("_blurred", "_drained", "_func", "_sources")
+    __slots__ = ("_blurred", "_drained", "_func", "_pulled", "_sources")
 
     def __init__(self, walk: Walk, func: Callable[..., Any], sources: Sequence[Any]) -> None:
         super().__init__(walk)
         self._func, self._sources, self._blurred, self._drained = func, sources, False, False
+        self._pulled: list[Any] = []  # elements of the first sources, when that of the next one is not known
 
     def drains(self) -> None:
         if len(self._sources) == 1 and isinstance(self._sources[0], Lazy):
@@ -76,7 +77,7 @@ class Mapped(Lazy):
             if parts[-1] is NULL:
                 break
         if not parts or parts[-1] is NULL:
-            self._blurred = True
+            self._blurred, self._pulled = True, self._pulled or parts[:-1]
             return NULL
         return self._func(*parts)
 
@@ -86,6 +87,8 @@ class Mapped(Lazy):
         for each in self._sources:
             surely = self._drained and isinstance(each, Lazy)
             parts.append(each.finish(walk) if surely else rest(walk, each))
+        for number, each in enumerate(self._pulled):
+            parts[number] = walk.aliases.one_of(UNKNOWN, each, parts[number])
         with walk.perhaps():
             return self._func(*parts)
 

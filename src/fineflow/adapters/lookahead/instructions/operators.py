@@ -61,6 +61,8 @@ def _binary(f: Frame, ins: Instruction) -> None:
         if operate is operator.add and type(left) is type(right) is list and walk.whole(left) and walk.whole(right):
             f.push(walk.own(left + right))
             return
+        if operate is operator.mod:  # a template, perhaps
+            calls.as_printed(walk, right)
         walk.touch(left, right)
         if operate in _DIVISIONS:
             walk.tries.raises()
@@ -158,13 +160,14 @@ def _format(f: Frame, ins: Instruction) -> None:
     has_spec = ins.name == "FORMAT_WITH_SPEC" or (ins.name == "FORMAT_VALUE" and bool(ins.arg & 4))
     spec = f.pop() if has_spec else ""
     value = f.pop()
+    conversion = ins.arg & 3 if ins.name in ("FORMAT_VALUE", "CONVERT_VALUE") else 0
     if not f.walk.known(value) or unknown(spec):
+        calls.as_printed(f.walk, value, inside=conversion > 1)
         f.walk.touch(value)
         f.push(UNKNOWN)
         return
     if not f.walk.plain(value):
         raise Stop(f"formats a {type(value).__name__}")
-    conversion = ins.arg & 3 if ins.name in ("FORMAT_VALUE", "CONVERT_VALUE") else 0
     if conversion:
         value = (str, repr, ascii)[conversion - 1](value)
     f.push(value if ins.name == "CONVERT_VALUE" else format(value, spec))
