@@ -170,14 +170,14 @@ def sustained(make: Make, most: float, load: Load, within: float = 0.1) -> float
     return low * load.rate
 
 
-OURS, HIGHEST = "+ joint scheduling", "the same, up to the top of the space"
+OURS, MIDDLE = "+ joint scheduling", "the same, up to the middle of the space"
 SIDES: Mapping[str, tuple[Make, str | None]] = {
     "AdaptiveRAG-like": (AdaptiveRag, None),
     "profiler only": (partial(Adaptive, scheduling=False, feedback=False, as_stock=True), "fifo"),
     "+ batching": (partial(Adaptive, scheduling=False, feedback=False), None),
-    OURS: (partial(Adaptive, feedback=False, reach=0.5), None),
-    HIGHEST: (partial(Adaptive, feedback=False, reach=1.0), None),
-    "+ feedback": (partial(Adaptive, reach=0.5), None),
+    OURS: (partial(Adaptive, feedback=False), None),
+    MIDDLE: (partial(Adaptive, feedback=False, reach=0.5), None),
+    "+ feedback": (Adaptive, None),
 }
 
 

@@ -38,7 +38,7 @@ UNSURE, WRONG = 0.07, 0.04
 """Shares of profiles of low confidence, and of wrong ones among the others (RAGServe, Figure 9). That those of low
 confidence are wrong, too, and that each example of feedback halves both shares, is assumed."""
 PROFILING = LLMProfile(iteration=0.01, prefill_token=0.00003, decode_sequence=0.0001)
-"""A small model on a device of its own that writes a profile of 17 words in 0.2 s: an assumption."""
+"""A small model on a device of its own that writes a profile of 20 words in 0.2 s: an assumption."""
 SEARCH_SECONDS = 0.1  # embedding and search: an assumption
 SOME = 64  # chunks that a search may find
 
@@ -217,8 +217,9 @@ class World:
         if unsure < UNSURE or wrong < WRONG:
             pieces = max(pieces - missed, 1)
             joint = joint and pieces > 1
-        words = min(max(query.summary * 3 // 4, 30), 200)
-        profile = json.loads(Profile(query.complex, joint, pieces, (words, words)).as_json())
+        words = query.summary * 3 // 4  # that it needs: the middle of the range
+        lengths = max(words * 2 // 3, 30), min(max(words * 4 // 3, 60), 200)
+        profile = json.loads(Profile(query.complex, joint, pieces, lengths).as_json())
         return json.dumps(profile, separators=(" , ", " : ")).replace("{", "{ ").replace("}", " }")
 
 

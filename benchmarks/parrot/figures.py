@@ -69,25 +69,32 @@ class Remote(EmulatedLLM):
             yield delta
 
 
-def run(apps: dict[str, App], place: str, network: Network, chunk: int, output: int, **limits: Any) -> float:
-    """Returns the seconds of one document, as its client sees them. limits: of the engine."""
+def run(apps: dict[str, App], place: str, network: Network, size: tuple[int, int], seed: int, **limits: Any) -> float:
+    """Returns the seconds of one document, as its client sees them.
+
+    size: tokens of a chunk and of an output; seed: of the round trips; limits: of the engine.
+    """
+    chunk, output = size
     costs.forget()
     llm = Remote(lambda prompt: " ".join([f"w{len(prompt) % 97}"] * output), **limits)
-    llm.chosen, llm.network = random.Random(1), (0.0, 0.0) if place == AT_ENGINE else network
+    llm.chosen, llm.network = random.Random(seed), (0.0, 0.0) if place == AT_ENGINE else network
     fineflow.semantic_engine(llm)
     parts = [f"part {i} " + "word " * (chunk - 3) + "end" for i in range(DOCUMENT // chunk)]
     app = apps[OURS if place != CLIENT else GATHERED if GATHERED in apps else ONE]
-    once = random.Random(1).uniform(*network) if place == AT_ENGINE else 0.0
+    once = random.Random(seed).uniform(*network) if place == AT_ENGINE else 0.0
     return virtual.run(app(llm, parts)).seconds + once
 
 
-def by_lengths(title: str, apps: dict[str, App], network: Network, **limits: Any) -> dict[str, Any]:
-    """Prints and returns the seconds of a program by the tokens of its outputs, and of its chunks."""
-    cases = [(f"outputs of {each}", CHUNK_SIZES[1], each) for each in OUTPUTS]
-    cases += [(f"chunks of {each}", each, OUTPUTS[1]) for each in CHUNK_SIZES]
+def by_lengths(title: str, apps: dict[str, App], network: Network, runs: int, **limits: Any) -> dict[str, Any]:
+    """Prints and returns the mean seconds of a program by the tokens of its outputs, and of its chunks."""
+    cases = {f"outputs of {each}": (CHUNK_SIZES[1], each) for each in OUTPUTS}
+    cases |= {f"chunks of {each}": (each, OUTPUTS[1]) for each in CHUNK_SIZES if each != CHUNK_SIZES[1]}
     found = {
-        name: {place: run(apps, place, network, chunk, output, **limits) for place in PLACES}
-        for name, chunk, output in cases
+        name: {
+            place: statistics.mean(run(apps, place, network, size, seed, **limits) for seed in range(runs))
+            for place in PLACES
+        }
+        for name, size in cases.items()
     }
     rows = [(title, *PLACES, "first / last")]
     for name, each in found.items():
@@ -101,20 +108,24 @@ def seconds_per_token(capacity: int, rate: float) -> float:
     costs.forget()
     chosen = random.Random(0)
     sizes = [(chosen.randint(100, 1000), chosen.randint(50, 400)) for _ in range(CHATS)]
-    outputs = {f"chat {i} ": output for i, (_, output) in enumerate(sizes)}
-    llm = EmulatedLLM(lambda prompt: "word " * outputs[prompt[: prompt.index("|")]], capacity=capacity)
+    llm = EmulatedLLM(lambda prompt: "word " * sizes[numbered(prompt)][1], capacity=capacity)
     chat = fineflow.optimize(_asking(ChatEngine(engine=llm, max_tokens=400), "{text}"), strict=True)
 
     async def one(i: int, at: float) -> float:
         await asyncio.sleep(at)
         begun = asyncio.get_running_loop().time()
-        await chat.ainvoke({"text": f"chat {i} | " + "word " * sizes[i][0]})
+        await chat.ainvoke({"text": f"NUMBER {i} " + "word " * sizes[i][0]})
         return (asyncio.get_running_loop().time() - begun) / sizes[i][1]
 
     async def together() -> list[float]:
         return await asyncio.gather(*(one(i, at) for i, at in enumerate(poisson(CHATS, rate, 0))))
 
     return statistics.mean(virtual.run(together()).value)
+
+
+def numbered(prompt: str) -> int:
+    """Returns the number of the question in a prompt."""
+    return int(prompt.rsplit("NUMBER ", 1)[1].split()[0])
 
 
 def _asking(model: ChatEngine, template: str) -> Any:
@@ -128,18 +139,18 @@ def copilot(side: str, batch: int, answers: Sequence[int]) -> float:
     """
     costs.forget()
     llm: Any = EmulatedLLM(
-        lambda prompt: "word " * answers[int(prompt.rsplit("QUESTION ", 1)[1].split()[0])],
+        lambda prompt: "word " * answers[numbered(prompt)],
         replace(LLAMA_2_7B, sequences=256, blocks=CACHE // 16),
         capacity=CACHE,
         can_prefill=side != UNSHARED,
     )
     llm.shares_at_once = side == SHARED  # a plain queue: requests that begin together compute their prefix each
     system = " ".join(f"w{i}" for i in range(SYSTEM))
-    app = _asking(ChatEngine(engine=llm, max_tokens=max(answers)), system + "\nQUESTION {question} END")
+    app = _asking(ChatEngine(engine=llm, max_tokens=max(answers)), system + "\n{question}")
     app = fineflow.optimize(app, strict=True) if side == FINEFLOW else app
 
     async def one(i: int) -> float:
-        await app.ainvoke({"question": f"{i} " + "word " * 40})
+        await app.ainvoke({"question": f"NUMBER {i} " + "word " * 40})
         return asyncio.get_running_loop().time()
 
     async def together() -> list[float]:
@@ -164,7 +175,7 @@ def shared_prompt(title: str, cases: dict[str, tuple[int, list[int]]], shown: Ca
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = arguments(__doc__ or "", runs=1)
+    parser = arguments(__doc__ or "", runs=3)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--figure", type=int, choices=(10, 11, 14, 15, 16), action="append", help="default: all")
     parser.add_argument(
@@ -181,11 +192,11 @@ def main(argv: list[str] | None = None) -> int:
         print(table(rows) + "\n", flush=True)
         figures["10"] = found
     if 11 in wanted:
-        found = figures["11"] = by_lengths("Figure 11, chain", CHAIN, network, capacity=FULL)
+        found = figures["11"] = by_lengths("Figure 11, chain", CHAIN, network, given.runs, capacity=FULL)
         checks["11: at the engine no chain is slower"] = all(x[AT_ENGINE] <= x[CLIENT] for x in found.values())
     if 14 in wanted:
         limits = {"capacity": FULL, "latency_capacity": LATENCY}
-        found = figures["14"] = by_lengths("Figure 14, map-reduce", MAPS, network, **limits)
+        found = figures["14"] = by_lengths("Figure 14, map-reduce", MAPS, network, given.runs, **limits)
         checks["14: 1.5 times as fast at both places"] = all(
             x[CLIENT] >= 1.5 * max(x[AT_CLIENT], x[AT_ENGINE]) for x in found.values()
         )

@@ -24,6 +24,7 @@ from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
 from benchmarks.adaptive_quality.systems import GRID, TUNED, Reply, Tuned
 from benchmarks.adaptive_quality.verdict import frontier, judge
+from benchmarks.adaptive_sides import MIDDLE, OURS
 from langchain_core.runnables import RunnableLambda
 from tools.pictures.adaptive import ablation_chart, frontier_chart
 from tools.pictures.quality import label, quality_chart
@@ -376,9 +377,11 @@ def test_the_charts_of_the_emulated_comparison_show_the_kept_figures() -> None:
             shown = (ROOT / f"docs/images/adaptive-{name}-{palette.name}.svg").read_text(encoding="utf-8")
             assert shown == draw(datasets, palette), "draw it again: make pictures"
     for name, found in datasets.items():
-        row = next(line for line in said.splitlines() if line.startswith(f"| {name}, {found['rate']:g} |"))
-        assert f"| {found['ratio']:.2f} |" in row
-        assert f"{found['rates'][1] / found['rate']:.2f} times" in row
+        for side, shown in ((OURS, "1"), (MIDDLE, "0.5")):
+            start, judged = f"| {name}, {found['rate']:g} | {shown} |", found["judged"][side]
+            row = next(line for line in said.splitlines() if line.startswith(start))
+            assert f"| {judged['ratio']:.2f} |" in row
+            assert f"{judged['rates'][1] / found['rate']:.2f} times" in row
 
 
 @pytest.mark.parametrize("name", [str(each) for each in GRID])

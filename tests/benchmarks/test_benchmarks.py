@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.parrot import apps as parrot_apps
+from benchmarks.parrot import figures as parrot_figures
 from benchmarks.parrot import serving as parrot_serving
 
 import programs
@@ -53,6 +54,21 @@ def test_parrots_applications_gain_by_scheduling() -> None:
         for side, rate in (("stock", 0.01), ("stock", 1.0), ("fineflow", 1.0))
     )
     assert slow >= 2.38 * quick and quick <= 1.2 * alone
+
+
+def test_round_trips_of_a_chain_are_saved_at_the_engine_alone() -> None:
+    size, limits = (2048, 25), {"capacity": parrot_figures.FULL}
+    chain, places = parrot_figures.CHAIN, parrot_figures.PLACES
+    client, at_client, at_engine = (parrot_figures.run(chain, each, (0.2, 0.3), size, 0, **limits) for each in places)
+    free = parrot_figures.run(chain, places[0], (0.0, 0.0), size, 0, **limits)
+    assert at_client == pytest.approx(client, rel=0.001)
+    assert 10 * 0.2 <= client - free <= 10 * 0.3  # ten requests, one after the other
+    assert 0.2 <= at_engine - free <= 0.3
+
+
+def test_a_shared_prompt_is_computed_once_by_a_batch() -> None:
+    taken = [parrot_figures.copilot(side, 8, [20] * 8) for side in ("no sharing", "prefix cache", "fineflow")]
+    assert taken[0] >= taken[1] >= 2 * taken[2]
 
 
 def test_an_app_of_its_own_prompt_stays_on_an_engine() -> None:
