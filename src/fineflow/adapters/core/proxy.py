@@ -156,7 +156,7 @@ class Planned(wrapt.ObjectProxy[Any]):
             return self._self_plan(invocation)
         plan = self._self_plans.get(way)
         if plan is not None and plan.outdated():
-            await self._self_first.made(way, partial(self._self_renewed, way, plan))
+            await self._self_first.made(way, partial(unfinished.seen_through()(self._self_renewed), way, plan))
             plan = self._self_plans.get(way)
         return self._self_followed(plan, invocation)
 
