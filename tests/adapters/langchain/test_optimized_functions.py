@@ -314,7 +314,7 @@ def test_explain_names_the_function_and_its_calls() -> None:
     assert plan.name == "answers"
     assert "calls of `chain` in it that need nothing from each other start together" in str(plan)
     assert fineflow.explain(Assistant().both).name == "Assistant.both"
-    assert "makes no component call" in str(fineflow.explain(lambda value: value + 1))
+    assert "makes no component call" in str(fineflow.explain(lambda value: value + 1, graphs=True))
 
 
 def test_a_function_that_gains_nothing_runs_as_it_is() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial, wraps
-from inspect import isasyncgenfunction
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence
@@ -187,7 +187,9 @@ class Optimized(Planned):
             call.way = self._self_way(input, config)
             return call
 
-        if isinstance(self.__wrapped__, RunnableBindingBase) or self._self_known(self._self_kind(input)):
+        obj = self.__wrapped__
+        at_once = isinstance(obj, RunnableBindingBase) or iscoroutinefunction(getattr(type(obj), method))
+        if at_once or self._self_known(self._self_kind(input)):
             return self._self_aiterate(ready())  # what a binding does at the call is done once
         call.make_now(self.__wrapped__)
         return self._self_planned_first(input, ready)
