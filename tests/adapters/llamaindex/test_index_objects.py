@@ -270,7 +270,7 @@ def test_a_search_put_on_a_store_is_called(early: bool) -> None:
     store.__dict__["query"] = query
     assert [node.node_id for node in found.retrieve(QUESTION)] == [node.node_id for node in stock.retrieve(QUESTION)]
     assert len(calls) == 2 * 3  # the question and two more, each by stock and by fineflow
-    assert "query was set on the FakeStore" in str(fineflow.explain(found, graphs=True))
+    assert "query was set on the FakeStore" in str(fineflow.explain(stock, graphs=True))
 
 
 def test_a_template_with_a_method_put_on_it_is_filled_in_by_stock_alone() -> None:

@@ -177,7 +177,7 @@ def test_nodes_are_left_as_stock_leaves_them() -> None:
 def test_a_tool_that_is_not_known_from_end_to_end_is_left_to_stock() -> None:
     make = engine_of(node_postprocessors=[Own()])
     assert_same_index(make, QUESTION, entries=BOTH)
-    assert "Own after its search is not recognised" in str(fineflow.explain(make(CallbackManager([]))))
+    assert "Own after its search is not recognised" in str(fineflow.explain(make(CallbackManager([])), graphs=True))
 
 
 def test_nothing_overtakes_a_tool_that_may_be_user_code() -> None:
@@ -206,7 +206,7 @@ def test_a_docstore_that_may_be_anywhere_is_read_by_stock_alone() -> None:
         return made
 
     assert_same_index(make, QUESTION, entries=BOTH)
-    shown = str(fineflow.explain(make(CallbackManager([]))))
+    shown = str(fineflow.explain(make(CallbackManager([])), graphs=True))
     assert "once more than in stock" in " ".join(shown.split())
 
 
