@@ -30,6 +30,12 @@ PINS = dict(
 )
 
 
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``set_verbose`` is called with what a chain answers."""
+    monkeypatch.setattr("langchain_core.globals._verbose", False)
+
+
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As if only an older langchain-core had been tested, in a process that has told nothing yet."""
