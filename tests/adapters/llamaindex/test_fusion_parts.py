@@ -22,6 +22,7 @@ from retriever_shapes import SHAPES, Fakes
 from timed_index import took
 
 import fineflow
+from fineflow.adapters.core.first_plans import FirstPlans
 from fineflow.backends.emulated import word_vector
 from fineflow.ir import Op
 from fineflow.testing.gates import Gate
@@ -103,6 +104,19 @@ def test_the_vector_that_another_retriever_of_a_router_has_left_counts(first: st
         return [(each.node.get_content(), each.score) for each in asyncio.run(run.aretrieve(QUESTION))]
 
     assert asked(True) == asked(False)
+
+
+def test_parts_that_stock_gathers_begin_in_its_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None waits for its plan: that of the first one may take longer than that of the second."""
+    own, planned = FirstPlans.made, list[Any]()
+
+    def made(self: Any, way: Any, work: Any) -> Any:
+        planned.append(self)
+        return own(self, way, work)
+
+    monkeypatch.setattr(FirstPlans, "made", made)
+    test_the_vector_that_another_retriever_of_a_router_has_left_counts("auto_merging", (2, 1))
+    assert len(planned) == 1
 
 
 @timed

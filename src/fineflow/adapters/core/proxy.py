@@ -14,6 +14,7 @@ from typing import Any
 import wrapt
 
 from fineflow.adapters.core import installers, late_searches, unfinished
+from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.first_plans import FirstPlans, make
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
@@ -95,8 +96,12 @@ class Planned(wrapt.ObjectProxy[Any]):
         return plan.snapshot.holds()
 
     async def _self_aplanned(self, entry: str, way: Any) -> None:
-        """Lets a thread make the plan for a way of calling the object, which is not known. entry: of the call."""
-        await self._self_first.made(way, partial(make, self, entry, way))
+        """Lets a thread make the plan for a way of calling the object, which is not known. entry: of the call.
+
+        Not within another call: stock begins the calls that it gathers in their order, each up to where it waits.
+        """
+        if under_way.get() is None:
+            await self._self_first.made(way, partial(make, self, entry, way))
 
     def _self_new_plan(self, way: Any) -> Plan:
         return self._self_planner(self._self_framework, self.__wrapped__, self._self_options, way)
@@ -156,7 +161,11 @@ class Planned(wrapt.ObjectProxy[Any]):
             return self._self_plan(invocation)
         plan = self._self_plans.get(way)
         if plan is not None and plan.outdated():
-            await self._self_first.made(way, partial(unfinished.seen_through()(self._self_renewed), way, plan))
+            again = partial(unfinished.seen_through()(self._self_renewed), way, plan)
+            if under_way.get() is None:
+                await self._self_first.made(way, again)
+            else:
+                again()
             plan = self._self_plans.get(way)
         return self._self_followed(plan, invocation)
 
