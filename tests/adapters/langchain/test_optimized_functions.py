@@ -310,7 +310,7 @@ def test_an_async_generator_gets_what_its_reader_sends() -> None:
 
 def test_explain_names_the_function_and_its_calls() -> None:
     fast = fineflow.optimize(answers)
-    plan = fineflow.explain(fast)
+    plan = fineflow.explain(fast, graphs=True)
     assert plan.name == "answers"
     assert "calls of `chain` in it that need nothing from each other start together" in str(plan)
     assert fineflow.explain(Assistant().both).name == "Assistant.both"
