@@ -258,7 +258,7 @@ def test_components_are_stock_elsewhere() -> None:
 
 
 def test_explain_names_the_components() -> None:
-    text = str(fineflow.explain(APPS["corrective RAG"].make(0)))
+    text = str(fineflow.explain(APPS["corrective RAG"].make(0), graphs=True))
     assert "calls of `grader` in it that need nothing from each other start together" in text
     assert "`answer` in it" not in text  # one call, outside of loops
 

@@ -63,7 +63,7 @@ def test_calls_in_a_method_run_side_by_side() -> None:
 
 
 def test_explain_names_it() -> None:
-    plan: Any = fineflow.explain(fineflow.optimize(summaries))
+    plan: Any = fineflow.explain(fineflow.optimize(summaries), graphs=True)
     assert plan.name == "summaries"
     said = " ".join(str(plan).split())
     assert "calls of `retriever`, `llm` in it that need nothing from each other start together" in said
