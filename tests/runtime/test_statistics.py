@@ -104,20 +104,20 @@ def test_caches_of_engines_are_shown_while_these_exist() -> None:
         def cache_statistics(self) -> CacheStatistics | None:
             return self.found
 
-    engines = [Kept("caching", Gate()), Kept("caching", Gate())]
+    engines = [Kept("with a cache", Gate()), Kept("with a cache", Gate())]
     for engine in engines:
         batch_queue_of(engine)  # gone at once
-    cache = statistics().engines["caching"].cache
+    cache = statistics().engines["with a cache"].cache
     assert cache == CacheStatistics(2000, 1500, 800, 200)
     assert (cache.usage, cache.hit_rate) == (0.25, 0.25)
-    assert 'fineflow_engine_cache_free_tokens{engine="caching"} 1500\n' in statistics().prometheus()
-    assert 'fineflow_engine_cache_hits_tokens_total{engine="caching"} 200\n' in statistics().prometheus()
+    assert 'fineflow_engine_cache_free_tokens{engine="with a cache"} 1500\n' in statistics().prometheus()
+    assert 'fineflow_engine_cache_hits_tokens_total{engine="with a cache"} 200\n' in statistics().prometheus()
     engines[0].found = None  # it does not run
-    assert statistics().engines["caching"].cache == CacheStatistics(1000, 750, 400, 100)
+    assert statistics().engines["with a cache"].cache == CacheStatistics(1000, 750, 400, 100)
     del engine
     engines.clear()
     gc.collect()
-    assert "caching" not in statistics().engines
+    assert "with a cache" not in statistics().engines
 
 
 def test_the_prometheus_text_follows_the_format() -> None:
