@@ -7,7 +7,7 @@ import functools
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -25,6 +25,7 @@ from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.engines import limit
 from fineflow.errors import PlanningError
 from fineflow.ir import Ref
+from fineflow.options import Options, OptionsGiven
 from fineflow.testing import virtual
 from fineflow.testing.differential import assert_same
 from fineflow.testing.langchain import FakeChat
@@ -304,3 +305,9 @@ def test_an_adapter_that_does_not_fit_its_library_is_named() -> None:
             fineflow.optimize(object(), strict=True)
     finally:
         registry.unregister("other")
+
+
+def test_the_options_have_one_list() -> None:
+    assert list(OptionsGiven.__annotations__) == [each.name for each in fields(Options)]
+    with pytest.raises(TypeError, match="unknown option 'cach'; it takes passes, strict"):
+        fineflow.optimize(Shout(), cach="warm")

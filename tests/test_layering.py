@@ -90,6 +90,7 @@ OURS: dict[str, tuple[str, ...]] = {
         "obstacles",
         "tested_versions",
         "observe",
+        "cost_model",
         "adapters.core",
         "adapters.registry",
         "passes",

@@ -13,18 +13,20 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from fineflow import tested_versions
 from fineflow.adapters.registry import framework_of, is_optimized, taken, unusable
+from fineflow.cost_model.basis import basis
+from fineflow.cost_model.costs import costs
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.explanation import Explanation, LastCall
 from fineflow.ir.text import duration, name_of
 from fineflow.observe.critical import Forecasts
 from fineflow.observe.gain import saved_by
 from fineflow.obstacles import advice, unrecognised
-from fineflow.options import Options, disabled
+from fineflow.options import Options, OptionsGiven, disabled
 from fineflow.passes import PASSES, Pass, rewrite
 from fineflow.runtime.queues.component_calls import limit_of
 from fineflow.verification.settings import Verify
@@ -48,91 +50,39 @@ _NO_GAIN_YET = f"as it is, {_NO_GAIN}"
 
 
 @overload
-def optimize(
-    obj: T,
-    *,
-    passes: Sequence[Pass] = ...,
-    strict: bool = ...,
-    assume_pure: bool = ...,
-    eager: bool = ...,
-    timeout: float | None = ...,
-    max_concurrency: int | None = ...,
-    trust: str = ...,
-    verify: float | Verify | None = ...,
-    objective: str | None = ...,
-    across_nodes: bool = ...,
-    cache: str | None = ...,
-) -> T: ...
+def optimize(obj: T, **options: Unpack[OptionsGiven]) -> T: ...
 
 
 @overload
-def optimize(
-    *,
-    passes: Sequence[Pass] = ...,
-    strict: bool = ...,
-    assume_pure: bool = ...,
-    eager: bool = ...,
-    timeout: float | None = ...,
-    max_concurrency: int | None = ...,
-    trust: str = ...,
-    verify: float | Verify | None = ...,
-    objective: str | None = ...,
-    across_nodes: bool = ...,
-    cache: str | None = ...,
-) -> Callable[[T], T]: ...
+def optimize(**options: Unpack[OptionsGiven]) -> Callable[[T], T]: ...
 
 
-def optimize(
-    obj: Any = _LATER,
-    *,
-    passes: Sequence[Pass] = PASSES,
-    strict: bool = False,
-    assume_pure: bool = False,
-    eager: bool = False,
-    timeout: float | None = None,
-    max_concurrency: int | None = None,
-    trust: str = "packages",
-    verify: float | Verify | None = None,
-    objective: str | None = None,
-    across_nodes: bool = False,
-    cache: str | None = None,
-    stream_answers: bool = False,
-    waste: float | None = None,
-) -> Any:
+def optimize(obj: Any = _LATER, **options: Unpack[OptionsGiven]) -> Any:
     """Returns ``obj`` with the same interface and the same behaviour, only faster.
 
     obj: a LangChain ``Runnable``, which a compiled LangGraph graph is, too; or a LlamaIndex query engine, retriever,
     response synthesizer or chat engine, a tool that calls a query engine or retriever, an agent, a workflow, an
     ``IngestionPipeline``, a ``VectorStoreIndex`` (or the class, to build one) or a ``DocumentQA``; or a function
     (also an async one, a generator function, or a bound method) that calls such objects. Anything else is returned
-    unchanged, with a ``FineflowWarning``. For the other arguments see :class:`fineflow.Options`.
+    unchanged, with a ``FineflowWarning``. options: the fields of :class:`fineflow.Options`, by name.
 
     It is also a decorator of functions and methods: ``@fineflow.optimize``, or with arguments
     ``@fineflow.optimize(max_concurrency=4)``.
 
     With the environment variable ``FINEFLOW_DISABLE=1``, ``obj`` is returned as it is.
 
-    Raises: TypeError if ``passes`` are not functions; ValueError if ``timeout`` or ``max_concurrency`` is not a
-    positive number, if ``verify`` or ``waste`` is not a share from 0 to 1, for an unknown ``trust``, ``objective`` or
-    ``cache``, or if ``timeout`` is given for a workflow. With ``strict=True``, PlanningError for an unsupported object,
-    and later, from a call that cannot be planned.
+    Raises: TypeError for an unknown option, and if ``passes`` are not functions; ValueError if ``timeout`` or
+    ``max_concurrency`` is not a positive number, if ``verify`` or ``waste`` is not a share from 0 to 1, for an unknown
+    ``trust``, ``objective`` or ``cache``, or if ``timeout`` is given for a workflow. With ``strict=True``,
+    PlanningError for an unsupported object, and later, from a call that cannot be planned.
     """
-    options = Options(
-        passes=passes,
-        strict=strict,
-        assume_pure=assume_pure,
-        eager=eager,
-        timeout=timeout,
-        max_concurrency=max_concurrency,
-        trust=trust,
-        verify=verify,
-        objective=objective,
-        across_nodes=across_nodes,
-        cache=cache,
-        stream_answers=stream_answers,
-        waste=waste,
-    )
-    again = functools.partial(optimize, **{each.name: getattr(options, each.name) for each in fields(options)})
+    unknown = [name for name in options if name not in OptionsGiven.__annotations__]
+    if unknown:
+        raise TypeError(
+            f"optimize got an unknown option {unknown[0]!r}; it takes {', '.join(OptionsGiven.__annotations__)}"
+        )
+    given = Options(**options)
+    again = functools.partial(optimize, **options)
     if obj is _LATER:
         return again
     if disabled():
@@ -145,10 +95,10 @@ def optimize(
     framework = framework_of(wrapped)
     if framework is not None:
         tested_versions.warn_once()
-        return framework.optimized_class(wrapped)(wrapped, options, framework, plan)
+        return framework.optimized_class(wrapped)(wrapped, given, framework, plan)
     got = f"the class {obj.__name__}" if isinstance(obj, type) else type(obj).__name__
     text = f"fineflow.optimize expected {taken()}, got {got}"
-    if strict:
+    if given.strict:
         raise PlanningError(f"{text}{unusable()}")
     warnings.warn(f"{text}: it is left as it is{unusable()}", FineflowWarning, stacklevel=2)
     return obj
@@ -163,9 +113,7 @@ def plan(framework: Framework, obj: Any, options: Options, way: Any, *, answer: 
     Raises: PlanningError for a user's pass that raises or returns an invalid graph; GraphError, where graphs are
     verified, for one of fineflow's passes that breaks a rule.
     """
-    from fineflow.adapters.core.plan import consulted
-
-    with consulted() as basis:
+    with basis(costs) as asked:
         p_graph, lowered = framework.lower(obj, options, way)
         e_graph = rewrite(p_graph, options.passes, check=options.strict, answer=answer)
         made = framework.decide(p_graph, e_graph, lowered)
@@ -173,7 +121,7 @@ def plan(framework: Framework, obj: Any, options: Options, way: Any, *, answer: 
         made.snapshot.never()
     if tested_versions.of_this_process():
         tested_versions.tell_once(unrecognised(made))
-    return replace(made, basis=basis)
+    return replace(made, basis=asked)
 
 
 def explain(

@@ -6,11 +6,29 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypedDict
 
 from fineflow.ir.objectives import wrong_objective
 from fineflow.passes import PASSES, Pass, checked
 from fineflow.verification.settings import Verify, settings
+
+
+class OptionsGiven(TypedDict, total=False):
+    """The arguments of ``optimize`` besides the object: the fields of :class:`Options`, by name."""
+
+    passes: Sequence[Pass]
+    strict: bool
+    assume_pure: bool
+    eager: bool
+    timeout: float | None
+    max_concurrency: int | None
+    trust: str
+    verify: float | Verify | None
+    objective: str | None
+    across_nodes: bool
+    cache: str | None
+    stream_answers: bool
+    waste: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -283,8 +283,7 @@ def test_one_query_is_learned_at_a_time() -> None:
             await chain.ainvoke(f"which town has bridge {100 + i}?")
         assert len(chain._controller.feedback._running) == 1
         gate.open()
-        while chain._controller.feedback._running:
-            await asyncio.sleep(0.01)
+        await asyncio.gather(*chain._controller.feedback._running)
         assert len(teacher.prompts) == asked + 1
 
     asyncio.run(queries())

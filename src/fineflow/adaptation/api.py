@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fineflow.adaptation.distilled import DistilledProfiler
 
 TRAINED = "fineflow-profiler.npz"
-"""What ``fineflow distill`` writes, and ``profiler="distilled"`` reads, unless told otherwise."""
+"""Default file of a trained profiler: ``fineflow distill`` writes it, ``profiler="distilled"`` reads it."""
 
 
 def adaptive(

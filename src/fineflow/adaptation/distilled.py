@@ -35,7 +35,7 @@ _SAME = 0.999  # cosine from which two vectors are of one text
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How often the regression says what the model said, of examples that were left out in turn: shares of 1.
+    """Shares, of 1, of the examples left out in turn for which the regression says what the model said.
 
     examples: that it was trained on. skipped: questions whose profile could not be used. near: pieces within one.
     """
@@ -76,7 +76,7 @@ class DistilledProfiler:
 
     @property
     def agreement(self) -> Agreement:
-        """How well it agrees with the model that it was trained on."""
+        """Agreement with the model that it was trained on."""
         return self._agreement
 
     @classmethod

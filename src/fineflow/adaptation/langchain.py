@@ -59,7 +59,7 @@ class ChainKnobs:
 
     @property
     def embedding(self) -> Any:
-        """What the retriever's store embeds questions with; None if that is not known."""
+        """Returns the embeddings of the retriever's store; None if they are not known."""
         return getattr(getattr(self.shape.retriever, "vectorstore", None), "embeddings", None)
 
     def count(self, text: str) -> int:

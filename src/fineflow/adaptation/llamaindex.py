@@ -66,7 +66,7 @@ class EngineKnobs:
 
     @property
     def embedding(self) -> Any:
-        """What the retriever embeds questions with; None if that is not known."""
+        """Returns the embedding model of the retriever; None if it is not known."""
         return getattr(self.retriever, "_embed_model", None)
 
     def count(self, text: str) -> int:

@@ -30,7 +30,7 @@ class Estimate:
 
 
 class Profiling(Protocol):
-    """What estimates profiles: a :class:`Profiler`, or a :class:`DistilledProfiler`."""
+    """Estimates profiles: a :class:`Profiler`, or a :class:`DistilledProfiler`."""
 
     @property
     def learns(self) -> bool:

@@ -60,6 +60,21 @@ def test_explain_shows_the_plan_that_the_next_call_follows() -> None:
     assert splits(chain)
 
 
+def test_a_plan_that_serves_two_ways_of_calling_is_decided_again_for_both() -> None:
+    """And not taken from the other way, which has the one that costs have overtaken."""
+    chain: Any = fineflow.optimize(ChatPromptTemplate.from_template("why {x}") | FakeChat(), strict=True)
+    plan, planner, planned = chain._self_current(True), chain._self_planner, list[Any]()
+    assert plan is chain._self_current(False)
+
+    def counting(*args: Any) -> Any:
+        planned.append(args)
+        return planner(*args)
+
+    chain._self_planner = counting
+    chain._self_renewed(True, plan)
+    assert len(planned) == 1
+
+
 def test_the_same_decisions_keep_the_plan_and_its_shadows() -> None:
     engine = EmulatedLLM(lambda prompt: "yes " * 30, name="kept")
     chain: Any = fineflow.optimize(naive(engine, Slow(seconds=1.0)), strict=True)

@@ -21,30 +21,39 @@ Holds = Callable[[], bool]
 _HANDLER = object()
 
 
-def hands_on(func: Any) -> Holds | None:
+def hands_on(func: Any) -> Holds | str:
     """Judges a hook ``(request, handler)``: it calls the handler with the request before it does anything else.
 
-    What it does with the result does not matter. None if it may do without the call, or change something before.
+    What it does with the result does not matter. A reason if it may do without the call, or change something before.
     """
-    analysis = _Handing()
     handler = Value(Kind.BOUND, (Value(Kind.COMPONENT, _HANDLER), "__call__"))
-    try:
-        _run(analysis, func, [ARG, handler])
-    except Reached:
-        return _holds(analysis)
-    except Exception:  # not understood
-        return None
-    return None
+    return _judged(func, _Handing(), [ARG, handler], lambda found: "it may return without the call")
 
 
-def only_looks(func: Any) -> Holds | None:
+def only_looks(func: Any) -> Holds | str:
     """Judges a hook ``(state, runtime)``: it changes nothing and returns None. It may print and log."""
     analysis = _Looking()
+
+    def wrong(found: Value) -> str:
+        return "" if found == NONE and not analysis.raises else "it may return something, or raise an error"
+
+    return _judged(func, analysis, [ARG, SHARED], wrong)
+
+
+def _judged(func: Any, analysis: Analysis, given: list[Value], wrong: Callable[[Value], str]) -> Holds | str:
+    """wrong: returns what is wrong with a value that the hook may return; "" for nothing."""
     try:
-        found = _run(analysis, func, [ARG, SHARED])
-    except Exception:  # not understood
-        return None
-    return _holds(analysis) if found == NONE and not analysis.raises else None
+        reason = wrong(_run(analysis, func, given))
+    except Reached:
+        reason = ""
+    except Impure as problem:
+        reason = f"it {problem.reason}"
+    except Exception as error:  # an unforeseen shape of code leaves the calls to stock
+        reason = f"it could not be analysed ({type(error).__name__}: {error})"
+    if reason:
+        return reason
+    checks = tuple(analysis.pins.values())
+    return lambda: all(check() for check in checks)
 
 
 class _Handing(Analysis):
@@ -78,8 +87,3 @@ def _run(analysis: Analysis, func: Any, given: list[Value]) -> Value:
     parameters = {name: analysis.default(function, name) for name, _ in defaults(function)}
     parameters |= dict(zip(names, given, strict=False))
     return Frame(analysis, code, function, ("entry",)).run(parameters)
-
-
-def _holds(analysis: Analysis) -> Holds:
-    checks = tuple(analysis.pins.values())
-    return lambda: all(check() for check in checks)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.core.snapshot import Snapshot
-from fineflow.cost_model.basis import Basis, basis
-from fineflow.cost_model.costs import costs
+from fineflow.cost_model.basis import Basis
 from fineflow.ir import Graph, Op, Primitive
 from fineflow.ir.primitive import FED
 from fineflow.ir.spec import bodies, everything
@@ -136,11 +134,6 @@ class Plan:
             found = replace(self, pays=pays, touched=touched, leaves=touched, tapped=tapped, shadows={}, bounded={})
             self.bounded[leaves] = found
         return found
-
-
-def consulted() -> AbstractContextManager[Basis]:
-    """Keeps what a plan that is made in the block reads of the cost model."""
-    return basis(costs)
 
 
 def with_containers(leaves: Iterable[str]) -> frozenset[str]:

@@ -87,7 +87,7 @@ class WithPlans(wrapt.ObjectProxy[Any]):
 
     def _self_renewed(self, way: Any, plan: Plan) -> Plan | None:
         """Plans again, as costs have changed. Keeps the plan, with its shadows, if it is the same."""
-        made = WithPlans._self_planned(self, way)
+        made = self._self_planned(way, anew=True)
         if made is not None and made.basis is not None and plan.basis is not None:
             if (made.e_graph, made.pays) == (plan.e_graph, plan.pays):
                 plan.basis.renew(made.basis)
@@ -96,9 +96,10 @@ class WithPlans(wrapt.ObjectProxy[Any]):
         self._self_plans.update((each, made) for each, old in tuple(self._self_plans.items()) if old is plan)
         return made
 
-    def _self_planned(self, way: Any) -> Plan | None:
+    def _self_planned(self, way: Any, *, anew: bool = False) -> Plan | None:
+        """Returns the plan for a way. anew: not that of another way, which may be the one that costs have overtaken."""
         try:
-            return self._self_new_plan(way)
+            return WithPlans._self_new_plan(self, way) if anew else self._self_new_plan(way)
         except Exception as error:
             own = isinstance(error, PlanningError)  # raised by a user's pass, and the message says so
             what = str(error) if own else f"{type(error).__name__}: {error}"
@@ -127,17 +128,15 @@ class WithPlans(wrapt.ObjectProxy[Any]):
         """``_self_plan`` for coroutines: a plan that is not there yet is made in a thread."""
         if not invocation.plannable or repeating.get() or self._self_options.waste == 0:
             return None
+        if under_way.get() is not None:
+            return self._self_plan(invocation)
         way = invocation.way
         if not self._self_known(way):
             await self._self_aplanned(invocation.entry, way)
             return self._self_plan(invocation)
         plan = self._self_plans.get(way)
         if plan is not None and plan.outdated():
-            again = partial(unfinished.seen_through()(self._self_renewed), way, plan)
-            if under_way.get() is None:
-                await self._self_first.made(way, again)
-            else:
-                again()
+            await self._self_first.made(way, partial(unfinished.seen_through()(self._self_renewed), way, plan))
             plan = self._self_plans.get(way)
         return self._self_followed(plan, invocation)
 

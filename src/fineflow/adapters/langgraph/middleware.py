@@ -34,15 +34,15 @@ _NOT_THERE = frozenset({"AgentMiddleware.wrap_tool_call", "AgentMiddleware.awrap
 _COMPOSED = frozenset({"_chain_tool_call_wrappers", "_chain_async_tool_call_wrappers"})  # of langchain.agents.factory
 
 
-def around_calls(*wrappers: Any) -> list[Holds] | str:
-    """Returns checks that the hooks of a ``ToolNode`` still make each call; a reason if one may not."""
+def around_calls(*wrappers: Any) -> tuple[list[Holds], str]:
+    """Returns checks that the hooks of a ``ToolNode`` still make each call, and a reason if one may not; else ""."""
     return _checked([each for wrapper in wrappers for each in _parts(wrapper)], hands_on, "wrap_tool_call")
 
 
-def after_model(step: Any) -> list[Holds] | str:
+def after_model(step: Any) -> tuple[list[Holds], str]:
     """Does the same for a node that a model's node leads to: a hook of middlewares."""
     if type(step) is not RunnableCallable:
-        return f"a {type(step).__name__} runs between"
+        return [], f"a {type(step).__name__} runs between"
     functions = [part for func in (step.func, step.afunc) for part in _parts(func)]
     return _checked(functions, only_looks, "after_model")
 
@@ -52,25 +52,29 @@ def writes_state(func: Any) -> bool:
     return f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}" in _STATE
 
 
-def _checked(functions: list[Any], judge: Callable[[Any], Holds | None], hook: str) -> list[Holds] | str:
+def _checked(functions: list[Any], judge: Callable[[Any], Holds | str], hook: str) -> tuple[list[Holds], str]:
     found: list[Holds] = []
     for func in functions:
         holds = _known(func) or judge(func)
-        if holds is None or not holds():
-            owner = type(getattr(func, "__self__", func)).__name__
-            return f"{hook} of {owner if owner != 'function' else func.__name__} may leave calls out, or change them"
+        if isinstance(holds, str):
+            own = getattr(func, "__self__", None)
+            name = func.__name__ if own is None else type(own).__name__
+            return [], f"{hook} of {name} may leave calls out, or change them: {holds}"
         found.append(holds)
-    return found
+    return found, ""
 
 
-def _known(func: Any) -> Holds | None:
+def _known(func: Any) -> Holds | str:
+    """Returns the check of a hook of a package; a reason if an attribute speaks against it; "" for other hooks."""
     own = getattr(func, "__func__", None)
     if not isinstance(own, FunctionType):
-        return None
+        return ""
     name = f"{own.__module__}.{own.__qualname__}".replace(".aafter_", ".after_").replace(".awrap_", ".wrap_")
     if (unless := _KNOWN.get(name)) is None:
-        return None
+        return ""
     middleware = func.__self__
+    if unless and getattr(middleware, unless):
+        return f"it has {unless}"
     return lambda: not (unless and getattr(middleware, unless))
 
 

@@ -145,38 +145,35 @@ def turns_of(graph: Pregel[Any, Any, Any, Any]) -> Iterator[Turns]:
     for name, node in graph.nodes.items():
         if name.endswith(_HOOK):
             continue
-        made, between, hooks = _next_tools(graph, builder, name)
+        made, between, hooks, why = _next_tools(graph, builder, name)
         for step in flat(node.bound):
             if type(step) is RunnableCallable and made is not None:
                 trusted, on_engine, at_once = _looked_at(step, (made._wrap_tool_call, made._awrap_tool_call))
                 trusted = trusted and reduced and all(_routed_by_packages(builder, each) for each in (name, *between))
                 tools = {each: offered(tool) for each, tool in made.tools_by_name.items()}
-                said = (hooks, "") if isinstance(hooks, list) else ((), hooks)
-                yield Turns(name, step, graph, made, tools, trusted, on_engine, at_once, *said)
+                yield Turns(name, step, graph, made, tools, trusted, on_engine, at_once, hooks, why)
 
 
-def _next_tools(graph: Any, builder: Any, name: str) -> tuple[ToolNode | None, list[str], list[Holds] | str]:
-    """Returns the ``ToolNode`` that a node leads to, the hooks of middlewares between, and what is known of these."""
+def _next_tools(graph: Any, builder: Any, name: str) -> tuple[Any, list[str], list[Holds], str]:
+    """Returns the ``ToolNode`` that a node leads to, and the nodes between, which are hooks of middlewares.
+
+    Also checks that these, and those around the calls, make each call; and a reason if one may not, else "".
+    """
     between: list[str] = []
-    checks: list[Holds] = []
-    why = ""
+    found: list[tuple[list[Holds], str]] = []
     while True:
         behind = [each for each in _behind(builder, name) if each in graph.nodes and each not in between]
-        made = _tool_node([part for each in behind for part in flat(graph.nodes[each].bound)])
+        made: Any = _tool_node([part for each in behind for part in flat(graph.nodes[each].bound)])
         hooks = [each for each in behind if each.endswith(_HOOK)]
         if made is not None or len(hooks) != 1:
             break
         name = hooks[0]
         between.append(name)
-        for step in flat(graph.nodes[name].bound):
-            found = after_model(step)
-            why, checks = (why or found, checks) if isinstance(found, str) else (why, [*checks, *found])
-    if made is None:
-        return None, between, []
-    node: Any = made
-    found = around_calls(node._wrap_tool_call, node._awrap_tool_call)
-    why = why or (found if isinstance(found, str) else "")
-    return made, between, why or [*checks, *found]
+        found += map(after_model, flat(graph.nodes[name].bound))
+    if made is not None:
+        found.append(around_calls(made._wrap_tool_call, made._awrap_tool_call))
+    why = next((why for _, why in found if why), "")
+    return made, between, [] if why else [check for checks, _ in found for check in checks], why
 
 
 def _behind(builder: Any, name: str) -> set[str]:
