@@ -66,6 +66,7 @@ def said(text: str) -> list[str]:
     text = re.sub(r"\d+(\.\d+)?( times| ?m?s\b|x\b)", "#", text)
     text = re.sub(r"\d+(\.\d+)?%", "#", text)
     text = re.sub(r"; # of # prompt tokens|\b\d+ of \d+ prompt tokens", "#", text)
+    text = re.sub(r"\b\d+( free tokens| tokens free)", r"#\1", text)  # of the engine, which frees them meanwhile
     return [" ".join(line.split()) for line in text.splitlines()]
 
 

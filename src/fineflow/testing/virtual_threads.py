@@ -168,14 +168,17 @@ class _Policy(asyncio.DefaultEventLoopPolicy):
 def _in_force(clock: Clock) -> Iterator[None]:
     """Runs the process by the clock inside the block; fineflow's runtime restarts with it, and ends with it."""
     policy, real, measured = asyncio.get_event_loop_policy(), time.sleep, events.__dict__["perf_counter"]
+    process_time = events.__dict__["process_time"]
     stop()
     events.own_clock()
     asyncio.set_event_loop_policy(_Policy(clock))
     time.__dict__["sleep"], events.__dict__["perf_counter"] = clock.sleep, clock.time
+    events.__dict__["process_time"] = float  # computing takes no virtual time
     try:
         yield
     finally:
         time.__dict__["sleep"], events.__dict__["perf_counter"] = real, measured
+        events.__dict__["process_time"] = process_time
         asyncio.set_event_loop_policy(policy)
         stop()
         while clock.advance():  # a function that nobody waits for any more: its sleep ends, as time goes on

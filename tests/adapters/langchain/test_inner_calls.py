@@ -7,7 +7,7 @@ import inspect
 import itertools
 import logging
 import threading
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,8 +23,11 @@ from langchain_core.tools import BaseTool, tool
 from pipelines import ENTRIES
 
 import fineflow
+from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls import inner_calls
+from fineflow.adapters.inner_calls.found_call import FoundCall
+from fineflow.runtime import events
 from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Gate
@@ -499,6 +502,23 @@ def test_long_loops_are_walked_seldom_where_calls_are_quick(monkeypatch: pytest.
     rounds = -(-201 // 16)  # of 16 calls at a time; results come while stock makes the calls before, in any order
     assert len(walks) <= 2 * rounds
     assert ran.seconds <= 0.025 * (200 / 16 + 3)
+
+
+@pytest.mark.parametrize(("others", "left_to_stock"), [(15, True), (0, False)])
+def test_quick_calls_that_seem_slow_beside_others_are_left_to_stock(
+    others: int, left_to_stock: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them compute on one core: 16 calls of 2.5 ms take 40 ms each."""
+    clock = [0.0]
+    monkeypatch.setitem(events.__dict__, "perf_counter", lambda: clock[0])
+    monkeypatch.setitem(events.__dict__, "process_time", lambda: clock[0])
+    chain = RunnableLambda(str)
+    call = FoundCall(chain, "invoke", None, (), {})
+    call.begins()
+    clock[0] = 0.04
+    calls: Any = SimpleNamespace(_running=lambda: others)
+    inner_calls.InnerCalls._observe(calls, call, ahead=True)
+    assert quick(chain, "invoke") is left_to_stock
 
 
 def test_parts_of_what_has_nothing_to_gain_are_not_planned_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,9 @@ def test_the_others_follow_the_first_response(chat: bool) -> None:
     calling.start()
     gate.wait_arrived(1)
     waiting, cache = threading.Event(), calls_of(llm).cache
-    while sum(len(each.followers) for each in set(cache._pending.values())) < 5:
-        assert not waiting.wait(0.001)  # the five others have asked, and follow
+    while sum(len(each.followers) for each in set(cache._pending.values())) < 5:  # the five others have asked
+        assert calling.is_alive()
+        waiting.wait(0.001)
     assert llm.meter.calls == 1
     gate.open()
     calling.join(10)

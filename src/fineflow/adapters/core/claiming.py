@@ -144,7 +144,10 @@ class Claiming:
         return entry, result
 
     def _component(self, leaf: str) -> Any:
-        return self.shadows.plan.objects.get(leaf)
+        plan = self.shadows.plan
+        if (found := plan.objects.get(leaf)) is not None:
+            return found
+        return next((p.component for p in plan.p_graph.primitives if p.leaf == leaf and p.component is not None), None)
 
     async def _claim_from_elsewhere(
         self, leaf: str, key: Any, own: Callable[[], Awaitable[Any]], usable: Usable

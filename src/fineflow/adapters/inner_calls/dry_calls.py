@@ -131,7 +131,7 @@ class DryCalls(InnerCalls):
         """Makes a call as stock does, and measures it."""
         within = Savings()
         before, around = active.set(self if call.opened else None), inside.set(within)
-        call.since = now()
+        call.begins()
         try:
             value = own(*args, **named)
         except BaseException:
@@ -149,7 +149,7 @@ class DryCalls(InnerCalls):
         """``stock`` for async methods."""
         within = Savings()
         before, around = active.set(self if call.opened else None), inside.set(within)
-        call.since = now()
+        call.begins()
         try:
             value = await own(*args, **named)
         except BaseException:

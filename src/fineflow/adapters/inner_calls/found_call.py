@@ -7,13 +7,14 @@ from typing import Any
 
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.runtime.events import computed, now
 
 
 class FoundCall:
     """One component call that the function is going to make.
 
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
-    when it had its result (0: not yet), in seconds.
+    when it had its result (0: not yet), in seconds. computed: what the process had computed when it began.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it.
     """
 
@@ -23,6 +24,7 @@ class FoundCall:
             "args",
             "begun",
             "component",
+            "computed",
             "ended",
             "failed",
             "key",
@@ -43,7 +45,11 @@ class FoundCall:
         self.met = self.walked = True
         self.begun = self.taken = self.failed = False
         self.whole = True
-        self.since = self.ended = 0.0
+        self.since = self.ended = self.computed = 0.0
+
+    def begins(self) -> None:
+        """Notes when it begins."""
+        self.since, self.computed = now(), computed()
 
     @property
     def opened(self) -> bool:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.core.durations import observe
+from fineflow.adapters.core.durations import QUICK, observe
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
@@ -42,7 +42,7 @@ from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
-from fineflow.runtime.events import now
+from fineflow.runtime.events import computed, now
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues import in_vain
 
@@ -93,6 +93,7 @@ class InnerCalls:
         self._context.run(active.set, None)
         self.vectors = vectors or VectorsAhead(self._context)
         self._limits: _Limits = {}
+        self._bounds: dict[tuple[int, str], tuple[Any, int]] = {}  # the components, by their id and a method
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
         self._ran: int | None = None  # number of entry wrappers when stock began to run the function
@@ -199,10 +200,12 @@ class InnerCalls:
 
         Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
         """
-        running = self._running()
+        running, most = self._running(), self._most or max(_AT_ONCE, _QUEUED)
         several = self._several()
         for call in self._waiting:
-            if running < self._bound(call) and not (call.begun or call.taken) and (several or self._gains(call)):
+            if running >= most:
+                return
+            if not (call.begun or call.taken) and running < self._bound(call) and (several or self._gains(call)):
                 if not comes_here(call.component, call.name, before=self._ran):
                     continue
                 if not (in_vain.room() or self._part(call.component)):  # the requests of a graph wait by themselves
@@ -219,23 +222,33 @@ class InnerCalls:
         """Returns the number of calls at which this one waits."""
         if self._most:
             return self._most
-        parts = [
-            part for part in self._components.parts(call.component) if not self._components.computes(part, call.name)
-        ]
-        return _QUEUED if parts and all(getattr(type(part), QUEUED, False) for part in parts) else _AT_ONCE
+        key = id(call.component), call.name
+        if key not in self._bounds:
+            parts = self._components.parts(call.component)
+            asked = [part for part in parts if not self._components.computes(part, call.name)]
+            queued = bool(asked) and all(getattr(type(part), QUEUED, False) for part in asked)
+            self._bounds[key] = call.component, _QUEUED if queued else _AT_ONCE
+        return self._bounds[key][1]
 
     def _running(self) -> int:
         return sum(call.under_way and (call.ahead is not None or call.taken) for call in self._finder.calls)
 
     def _observe(self, call: FoundCall, *, ahead: bool) -> None:
-        observe(call.component, call.name, now() - call.since, ahead=ahead)
+        """Records how long a call took. Among many that compute, each seems slow: then stock finds out itself."""
+        took, running = now() - call.since, self._running() + 1
+        busy = computed() - call.computed
+        if took >= QUICK and busy > took / 2 and busy / running < 2 * QUICK:
+            if not ahead:
+                return
+            took = 0.0
+        observe(call.component, call.name, took, ahead=ahead)
 
     def _begin(self, call: FoundCall) -> None:
         loop = self._loop if self._components.awaits(call.name) else _engine_loop()
         if loop is None:
             return
         ahead = self._ahead(call, self._limit(loop))
-        call.since = now()
+        call.begins()
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
             call.ahead = ahead
 
@@ -367,7 +380,7 @@ class InnerCalls:
         before = active.set(self if call.opened else None)
         try:
             if call.ahead is None:
-                call.since = now()
+                call.begins()
                 in_vain.own()
                 value = own(*args, **named)
                 self._observe(call, ahead=False)
@@ -390,7 +403,7 @@ class InnerCalls:
         before = active.set(self if call.opened else None)
         try:
             if call.ahead is None:
-                call.since = now()
+                call.begins()
                 in_vain.own()
                 value = await own(*args, **named)
                 self._observe(call, ahead=False)

@@ -76,6 +76,7 @@ class HeldBack:
             self.writing.over(good=False)
             raise
         self._woken = None
+        self.writing.ahead = not wanted
         self._calls, self.since, self._asked, self._number = calls, events.now(), wanted, calls.started
         if self.wanted:  # since it began
             calls.settle(self)

@@ -84,9 +84,13 @@ class OwnCall:
     def _begins(self, ended: Callable[[], None]) -> bool:
         install()
         if self._calls is not None:
-            if not self._calls.begin_own(ended, again=self._again):
+            writing = self._calls.cache.enter(self._beginning, ended, own=True)
+            if writing is None:
                 return False
-            self.writing = self._calls.cache.enter(self._beginning, None)  # in stock's order: it never waits
+            if not self._calls.begin_own(ended, again=self._again):
+                writing.over(good=False)
+                return False
+            self.writing = writing
             self._since, self._disturbed = events.now(), bool(self._calls.ahead)
             if not self._again:
                 in_vain.own()

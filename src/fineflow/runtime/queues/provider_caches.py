@@ -3,7 +3,8 @@
 A provider can read a beginning from its cache once the response to a request that wrote it has begun. Requests that are
 sent together all miss, and all are billed the writing. So the first goes, and the others follow when its response
 begins. The hashes of beginnings are those of the queues of engines (``prompts``), where one request computes and the
-others follow, too. What stock waits for never waits here: stock's own order is the most that is written.
+others follow, too. What stock waits for does not wait for others of stock's, whose order is the most that is written.
+A call of its own waits for one that has just gone ahead of it, where the cache is known: two writings cost more.
 """
 
 from __future__ import annotations
@@ -76,12 +77,15 @@ class ProviderCache:
         self._readable = OrderedDict[int, tuple[float, str]]()  # hash of a block -> when it is forgotten, query
         self._pending: dict[int, Writing] = {}
 
-    def enter(self, beginning: Beginning | None, wake: Callable[[], None] | None) -> Writing | None:
+    def enter(
+        self, beginning: Beginning | None, wake: Callable[[], None] | None, *, own: bool = False
+    ) -> Writing | None:
         """Returns the part of a request that may begin; None if it had better follow another one: then it is woken.
 
-        wake: None for a request that does not wait.
+        wake: None for a request that does not wait. own: stock's own, which follows only one that runs ahead of it.
         """
-        if beginning is None or (self.known is False and not (beginning.explicit or mode.get() == WARM)):
+        certain = beginning is not None and (beginning.explicit or mode.get() == WARM)
+        if beginning is None or (self.known is False and not certain):
             return Writing(self, ())
         keys = Prompt(beginning.text.encode(errors="replace"), BLOCK).keys
         with _lock:
@@ -94,7 +98,8 @@ class ProviderCache:
                         first = each
                 elif number >= read:
                     break
-            if first is not None and wake is not None:
+            follows = not own or (first is not None and first.ahead and (certain or bool(self.known)))
+            if first is not None and wake is not None and follows:
                 first.followers.append(wake)
                 return None
             made = Writing(self, keys, believed=read * BLOCK >= LEAST)
@@ -144,14 +149,15 @@ class ProviderCache:
 class Writing:
     """One request that writes its beginning to a provider's cache, as long as its response has not begun.
 
-    believed: a part of the beginning that is worth it was believed to be there.
+    believed: a part of the beginning that is worth it was believed to be there. ahead: it runs, and stock did not wait
+    for it when it began.
     """
 
-    __slots__ = ("_cache", "believed", "followers", "keys")
+    __slots__ = ("_cache", "ahead", "believed", "followers", "keys")
 
     def __init__(self, cache: ProviderCache, keys: Sequence[int], *, believed: bool = False) -> None:
         self._cache = cache
-        self.believed = believed
+        self.believed, self.ahead = believed, False
         self.keys = keys
         self.followers: list[Callable[[], None]] = []
 
