@@ -89,7 +89,7 @@ def figure_7(policy: str) -> tuple[float, float]:
         return asyncio.get_running_loop().time()
 
     async def both() -> tuple[float, float]:
-        begun = await one(0)  # it waits for its plan; of two that wait for one, either may be first at the LLM
+        begun = await one(0)  # loads the tokenizer, in a thread: of two that wait for that, either may be first
         costs.forget()
         first, second = await asyncio.gather(one(1), one(2))
         return first - begun, second - begun
