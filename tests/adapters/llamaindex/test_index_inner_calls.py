@@ -29,6 +29,7 @@ from test_workflows import observed
 import fineflow
 from fineflow.adapters.llamaindex import inner_calls
 from fineflow.adapters.llamaindex.reading import reading_of
+from fineflow.adapters.lookahead import aliases
 from fineflow.errors import FineflowWarning
 from fineflow.options import Options
 from fineflow.testing import virtual_threads
@@ -380,6 +381,23 @@ def test_a_fault_of_ours_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_components_made_in_the_function(function: Any, seconds: float) -> None:
     made = fineflow.optimize(engine(function, Kit(1)), strict=True)
     assert virtual_threads.run(lambda: made.query(QUESTION)).seconds == pytest.approx(seconds, abs=0.1)
+
+
+def test_a_walk_looks_once_at_what_a_component_holds(monkeypatch: pytest.MonkeyPatch, walks: list[Any]) -> None:
+    """The function changes the score of each document that its searches return: perhaps the store's own."""
+    looked: list[tuple[int, int]] = []
+    reach = aliases.reachable
+
+    def counted(obj: Any, *args: Any) -> Any:
+        if isinstance(obj, BaseRetriever):
+            looked.append((len(walks), id(obj)))
+        return reach(obj, *args)
+
+    monkeypatch.setattr(aliases, "reachable", counted)
+    app = APPS["fusion by hand"]
+    assert str(fineflow.optimize(app.make(Kit(0)), eager=True).query(QUESTION)) == str(app.make(Kit(0)).query(QUESTION))
+    assert looked
+    assert len(set(looked)) == len(looked)
 
 
 def test_explain_says_so() -> None:

@@ -22,6 +22,7 @@ from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, UNKNOWN
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
+_Reached = tuple[dict[int, Any] | None, list[type]]
 _SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None), Unknown})
 _OF_LISTS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "[]"})
 _HARMLESS = frozenset({"__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__repr__"})
@@ -36,6 +37,8 @@ class Aliases:
         self._walk = walk
         self._candidates: dict[int, Any] = {}
         self._components: dict[int, Any] = {}  # whose results may be what they hold
+        self._documents: set[int] = set()  # components whose documents have changed
+        self._reached: dict[int, tuple[Any, _Reached]] = {}  # by objects that the walk has not made, which are kept
         self._mixed = False  # something has been stored in an unknown value
         self._changed = False  # in the branch that is being walked through: what becomes a candidate has changed, too
         self._changed_objects: dict[int, Any] = {}
@@ -83,8 +86,9 @@ class Aliases:
             return
         for each in self._candidates.values():
             self._change(each)
-        for each in self._components.values():
-            self._change_documents(each)
+        for key in self._components.keys() - self._documents:
+            self._change_documents(self._components[key])
+        self._documents.update(self._components)
         self._changed = bool(self._walk.unsure)
 
     def settle(self) -> None:
@@ -92,8 +96,7 @@ class Aliases:
         self._changed = self._changed and bool(self._walk.unsure)
 
     def _change(self, root: Any) -> None:
-        classes: list[type] = []
-        found = None if issubclass(type(root), type | ModuleType) else reachable(root, classes)
+        found, classes = (None, []) if issubclass(type(root), type | ModuleType) else self._reach(root)
         if found is None or not all(map(_of_packages, classes)):
             raise Stop("changes something that is not known yet")
         for each in found.values():
@@ -106,11 +109,24 @@ class Aliases:
 
     def _change_documents(self, component: Any) -> None:
         """Notes a change of documents that a component keeps in memory and may have returned, if it keeps any."""
-        found = reachable(component)
+        found, _ = self._reach(component)
         held = [component] if found is None else [each for each in found.values() if _may_be_data(each)]
         if found is None or any(map(_is_document, held)):
             for each in held:
                 self._walk.host.changes(each)
+
+    def _reach(self, obj: Any) -> _Reached:
+        """Returns what is ``reachable`` from an object, and the classes in it.
+
+        Looked at once unless the walk has made it: walks change nothing else.
+        """
+        if (known := self._reached.get(id(obj))) is not None:
+            return known[1]
+        classes: list[type] = []
+        found = reachable(obj, classes), classes
+        if not self._walk.created(obj):
+            self._reached[id(obj)] = obj, found
+        return found
 
     def changed(self, obj: Any) -> bool:
         """Returns True for an object whose attributes may have any values."""
@@ -124,7 +140,7 @@ class Aliases:
         for each in list(self._candidates.values()):
             key = id(each), texts
             if key not in self._checked:
-                found = reachable(each)
+                found, _ = self._reach(each)
                 self._checked[key] = found is None or any(has_code(part, texts=texts) for part in found.values())
             if self._checked[key]:
                 return True

@@ -38,12 +38,13 @@ def reachable(obj: Any, classes: list[type] | None = None) -> dict[int, Any] | N
         seen[id(each)] = each
         if len(seen) > _MOST:
             return None
-        if classes is not None and type(each) in _HOLDING:
-            classes += [part for part in gc.get_referents(each) if issubclass(type(part), type)]
         if type(each) is FunctionType:
             todo += [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
-        else:
-            todo += gc.get_referents(each)
+            continue
+        parts = [part for part in gc.get_referents(each) if type(part) not in _SCALARS]  # a tokenizer's dict is long
+        if classes is not None and type(each) in _HOLDING:
+            classes += [part for part in parts if issubclass(type(part), type)]
+        todo += parts
     return seen
 
 
