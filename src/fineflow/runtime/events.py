@@ -94,8 +94,8 @@ def now() -> float:
     return loop.time() if loop is not None and getattr(loop, "virtual", False) else perf_counter()
 
 
-def computed() -> float:
-    """Returns the seconds for which this process has computed: 0 in virtual time, where that takes none."""
+def processor_time() -> float:
+    """Returns the processor seconds of this process: 0 in virtual time, where computing takes none."""
     if _clocks and getattr(asyncio._get_running_loop(), "virtual", False):
         return 0.0
     return process_time()

@@ -516,7 +516,7 @@ def test_quick_calls_that_seem_slow_beside_others_are_left_to_stock(
     call = FoundCall(chain, "invoke", None, (), {})
     call.begins()
     clock[0] = 0.04
-    calls: Any = SimpleNamespace(_running=lambda: others)
+    calls: Any = SimpleNamespace(_running=lambda but: others)
     inner_calls.InnerCalls._observe(calls, call, ahead=True)
     assert quick(chain, "invoke") is left_to_stock
 

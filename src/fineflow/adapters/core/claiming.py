@@ -144,6 +144,7 @@ class Claiming:
         return entry, result
 
     def _component(self, leaf: str) -> Any:
+        """Returns the object at a leaf; where none is noted (a synthesizer's model), that of its primitive."""
         plan = self.shadows.plan
         if (found := plan.objects.get(leaf)) is not None:
             return found

@@ -7,14 +7,14 @@ from typing import Any
 
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.lookahead import UNKNOWN
-from fineflow.runtime.events import computed, now
+from fineflow.runtime.events import now, processor_time
 
 
 class FoundCall:
     """One component call that the function is going to make.
 
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
-    when it had its result (0: not yet), in seconds. computed: what the process had computed when it began.
+    when it had its result (0: not yet), in seconds. processor: processor time of the process when it began.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it.
     """
 
@@ -24,13 +24,13 @@ class FoundCall:
             "args",
             "begun",
             "component",
-            "computed",
             "ended",
             "failed",
             "key",
             "met",
             "name",
             "named",
+            "processor",
             "since",
             "taken",
             "value",
@@ -45,11 +45,11 @@ class FoundCall:
         self.met = self.walked = True
         self.begun = self.taken = self.failed = False
         self.whole = True
-        self.since = self.ended = self.computed = 0.0
+        self.since = self.ended = self.processor = 0.0
 
     def begins(self) -> None:
         """Notes when it begins."""
-        self.since, self.computed = now(), computed()
+        self.since, self.processor = now(), processor_time()
 
     @property
     def opened(self) -> bool:

@@ -42,7 +42,7 @@ from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
-from fineflow.runtime.events import computed, now
+from fineflow.runtime.events import now, processor_time
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues import in_vain
 
@@ -230,14 +230,14 @@ class InnerCalls:
             self._bounds[key] = call.component, _QUEUED if queued else _AT_ONCE
         return self._bounds[key][1]
 
-    def _running(self) -> int:
-        return sum(call.under_way and (call.ahead is not None or call.taken) for call in self._finder.calls)
+    def _running(self, but: FoundCall | None = None) -> int:
+        calls = self._finder.calls
+        return sum(call.under_way and (call.ahead is not None or call.taken) and call is not but for call in calls)
 
     def _observe(self, call: FoundCall, *, ahead: bool) -> None:
         """Records how long a call took. Among many that compute, each seems slow: then stock finds out itself."""
-        took, running = now() - call.since, self._running() + 1
-        busy = computed() - call.computed
-        if took >= QUICK and busy > took / 2 and busy / running < 2 * QUICK:
+        took, busy = now() - call.since, processor_time() - call.processor
+        if took >= QUICK and busy > took / 2 and (others := self._running(call)) and busy / (others + 1) < 2 * QUICK:
             if not ahead:
                 return
             took = 0.0

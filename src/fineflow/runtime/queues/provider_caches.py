@@ -84,7 +84,7 @@ class ProviderCache:
 
         wake: None for a request that does not wait. own: stock's own, which follows only one that runs ahead of it.
         """
-        certain = beginning is not None and (beginning.explicit or mode.get() == WARM)
+        certain = beginning is not None and (bool(self.known) or beginning.explicit or mode.get() == WARM)
         if beginning is None or (self.known is False and not certain):
             return Writing(self, ())
         keys = Prompt(beginning.text.encode(errors="replace"), BLOCK).keys
@@ -98,8 +98,7 @@ class ProviderCache:
                         first = each
                 elif number >= read:
                     break
-            follows = not own or (first is not None and first.ahead and (certain or bool(self.known)))
-            if first is not None and wake is not None and follows:
+            if first is not None and wake is not None and (not own or (first.ahead and certain)):
                 first.followers.append(wake)
                 return None
             made = Writing(self, keys, believed=read * BLOCK >= LEAST)
