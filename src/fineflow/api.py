@@ -230,7 +230,7 @@ def _in_vain(last: Summary | None) -> tuple[str, ...]:
 def _last_call(given: Any) -> LastCall | None:
     """Returns what the last call of an optimized object gained; None if there is none that followed a plan of it."""
     trace = given._self_last.trace if is_optimized(given) and given._self_last is not None else None
-    if trace is None:
+    if trace is None or not trace.seconds:  # of a workflow's run, only the beginning is known
         return None
     plans = ((each.p_graph, each.e_graph) for each in given._self_plans.values() if each)
     saved = saved_by(plans, trace)

@@ -24,6 +24,7 @@ from llama_index.core.llms.callbacks import llm_completion_callback
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.response_synthesizers import get_response_synthesizer
 from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 from test_workflows import observed
 
 import fineflow
@@ -401,6 +402,44 @@ def test_a_walk_looks_once_at_what_a_component_holds(monkeypatch: pytest.MonkeyP
 
 
 def test_explain_says_so() -> None:
-    assert "Calls of components inside methods of your own run ahead" in str(
-        fineflow.explain(engine(each_node, Kit(0)))
+    shown = str(fineflow.explain(engine(each_node, Kit(0)), graphs=True))
+    assert "calls of `retriever`, `llm` in it that need nothing from each other start together" in " ".join(
+        shown.split()
     )
+
+
+class Asking(Workflow):
+    """Asks several questions by hand, as tutorials of workflows do."""
+
+    def __init__(self, llm: Any) -> None:
+        super().__init__()
+        self.llm = llm
+
+    @step
+    async def ask(self, ev: StartEvent) -> StopEvent:
+        said = [str(await self.llm.acomplete(f"{ev.query} {part}")) for part in range(3)]
+        return StopEvent(result=" ".join(said))
+
+
+@needs_virtual_threads
+def test_explain_names_steps_of_workflows() -> None:
+    flow: Any = fineflow.optimize(Asking(Kit(1).llm()), strict=True)
+    before = str(fineflow.explain(flow))
+    assert "Component calls inside of 1 step start as soon as their inputs are known" in before
+    assert "ask  calls of `Asking`" not in before
+
+    async def run() -> Any:
+        return await flow.run(query="Who?")
+
+    assert virtual_threads.run(lambda: asyncio.run(run())).seconds == pytest.approx(1, abs=0.1)
+    after = fineflow.explain(flow)
+    assert after.last is None  # of a workflow's run only the beginning is known
+    assert [visit.saved for visit in after.visits.values()] == [pytest.approx(2, abs=0.1)]
+    assert "3 calls of llm side by side" in str(after)
+
+
+def test_explain_says_what_keeps_a_step_from_gaining() -> None:
+    flow: Any = fineflow.optimize(Asking(GatewayLLM(seconds=0.0)), strict=True)
+    shown = str(fineflow.explain(flow))
+    assert "`GatewayLLM`" in shown
+    assert "fineflow.external(GatewayLLM) gains" in shown

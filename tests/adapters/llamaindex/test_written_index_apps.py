@@ -17,9 +17,10 @@ from fineflow.testing.llamaindex.differential import assert_same_index
 @pytest.mark.parametrize("name", APPS)
 def test_takes_its_critical_path(name: str) -> None:
     app = APPS[name]
-    value, stock = answered(app, optimized=False)
-    found, took = answered(app, optimized=True)
+    value, stock, _ = answered(app, optimized=False)
+    found, took, saved = answered(app, optimized=True)
     assert found == value
+    assert saved == pytest.approx(stock - took, abs=0.05), "explain says another gain"
     assert took <= 1.15 * app.path, (took, app.path)
     assert took <= 1.02 * stock
 

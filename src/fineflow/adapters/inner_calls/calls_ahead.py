@@ -16,6 +16,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.session import Session
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.values import Failed
+from fineflow.runtime.events import now
 from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
@@ -28,7 +29,12 @@ Finished = Callable[[Any], None]
 
 
 class CallAhead(Protocol):
-    """One call. Stock makes it (``stock``, ``astock``), or never does (``drop``)."""
+    """One call. Stock makes it (``stock``, ``astock``), or never does (``drop``).
+
+    waited: seconds from its start until it began, as it needed another call's result or a free slot.
+    """
+
+    waited: float
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         """Starts the call. Returns False if nothing of it can run ahead."""
@@ -51,6 +57,8 @@ class CallAhead(Protocol):
 
 class GraphAhead:
     """A call whose graph runs ahead; stock runs the component's shadow, which claims."""
+
+    waited = 0.0
 
     def __init__(self, part: Planned, plan: Plan, invocation: Invocation) -> None:
         self._part, self._plan = part, plan
@@ -92,6 +100,8 @@ def graph_ahead(part: Planned, invocation: Invocation) -> GraphAhead | None:
 class MethodAhead:
     """A call of a method that opens no runs, such as a search of a store. Stock gets its result."""
 
+    waited = 0.0
+
     def __init__(
         self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
     ) -> None:
@@ -102,11 +112,13 @@ class MethodAhead:
         self._held = HeldBack(self._of)
         self._work: Submission[Any] | None = None
         self._request: Request | None = None
+        self._started = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         self._request = Request(self._of, context.run(account.get))
         if not self._request.begin():
             return False
+        self._started = now()
 
         async def work() -> Any:
             try:
@@ -136,7 +148,7 @@ class MethodAhead:
         failure: BaseException | None = None
         try:
             async with self._limit or nullcontext():
-                self._request.sent = True
+                self._request.sent, self.waited = True, now() - self._started
                 result = await (self._call() if self._awaits else in_thread(self._call))
             self._request.tokens = told(self._of, result, self._held.writing)
             return result

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any
@@ -28,7 +28,8 @@ from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, merging
 from fineflow.adapters.lookahead.scan import Found
-from fineflow.ir import Graph, Ref
+from fineflow.ir import Graph, Note, Ref
+from fineflow.ir.meta import INSIDE
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit, Visits
 
@@ -37,6 +38,12 @@ _LATER = inspect.CO_COROUTINE | inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATO
 
 Begin = Callable[[Claiming, Any, Any, Mapping[str, Any]], Any]
 """Makes the ``InnerCalls`` of a function that stock is about to run in a call, given its arguments."""
+
+Refused = Callable[[Any], str]
+"""Returns why a component that a function calls is not believed; "" if it is, or consists of several."""
+
+_SEVERAL = "calls of {} in it that need nothing from each other start together"
+_ONCE = "steps inside of its call of {} may start earlier"
 
 _visits: WeakKeyDictionary[Any, Visits] = WeakKeyDictionary()
 
@@ -137,23 +144,42 @@ class FunctionShadows(Shadows):
         return None if here is None or active.get() is not None else self._begin(here, func, args, named)
 
 
-def lower_function(func: Any, found: Found, b: Builder, *, inside: bool, noted: bool = False) -> Ref:
-    """Appends the one step of a function, which stock runs.
-
-    inside: component calls in it may run ahead. noted: the caller notes which.
-    """
+def lower_function(func: Any, found: Found, b: Builder, refused: Refused, *, inside: bool) -> Ref:
+    """Appends the one step of a function, which stock runs. inside: component calls in it may run ahead."""
     code = getattr(func, "__func__", func).__code__
     reason = "runs when it is called"
     made = Builder.opaque(b, func, Leaf(Ref("input")), reason, where=location(code), name=func.__name__)
     if not inside:
         what = "no two component calls, and none that gains by itself" if found.calls else "no component call"
         b.note(made.ref.name, False, f"makes {what}, as far as its code shows")
-    elif not noted:
-        names = tuple(type(part).__name__ if name == "self" else name for name, part in found.components.items())
-        b.primitives[-1] = b.primitives[-1].with_(meta={**b.primitives[-1].meta, "inside": names})
-        what = f"calls of {', '.join(f'`{name}`' for name in names)}" if names else "calls"
-        b.note(made.ref.name, True, f"{what} in it that need nothing from each other start together")
+    elif found.components:
+        note_calls(b, [found], refused)
+    else:
+        b.note(made.ref.name, True, "calls in it that need nothing from each other start together")
     return made.ref
+
+
+def note_calls(b: Builder, found: Sequence[Found], refused: Refused, at: int = -1) -> None:
+    """Notes which components the functions in a step call together, and which not, as they are not believed.
+
+    at: number of the step's primitive.
+    """
+    parts = {name: part for each in found for name, part in each.components.items()}
+    if not parts:
+        return
+    parts = {type(part).__name__ if name == "self" else name: part for name, part in parts.items()}
+    step = b.primitives[at] = b.primitives[at].with_(meta={**b.primitives[at].meta, "inside": tuple(parts)})
+    why = {name: refused(part) for name, part in parts.items()}
+    if names := [name for name in parts if not why[name]]:
+        reason = _ONCE if sum(each.calls for each in found) == 1 else _SEVERAL
+        b.notes.append(Note(INSIDE, step.name, True, reason.format(_quoted(names))))
+    for reason in dict.fromkeys(filter(None, why.values())):
+        names = [name for name in parts if why[name] == reason]
+        b.note(step.name, False, f"calls of {_quoted(names)} in it start where stock makes them: {reason}")
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def decide_function(p_graph: Graph, e_graph: Graph, lowered: Lowered, *, inside: bool) -> Plan:

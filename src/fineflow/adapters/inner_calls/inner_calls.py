@@ -249,7 +249,7 @@ class InnerCalls:
             return
         ahead = self._ahead(call, self._limit(loop))
         call.begins()
-        if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call)):
+        if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = ahead
 
     def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore | None:
@@ -275,8 +275,9 @@ class InnerCalls:
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
         return self._components.ahead(part, call.name, invocation)
 
-    def _finished(self, call: FoundCall, value: Any) -> None:
+    def _finished(self, call: FoundCall, ahead: CallAhead, value: Any) -> None:
         """Takes the result of a call that ran ahead. On its loop."""
+        call.since += ahead.waited
         if isinstance(value, Failed):
             call.failed = True
         elif call.value is UNKNOWN:
@@ -422,12 +423,11 @@ class InnerCalls:
 
     def _note_head_start(self, call: FoundCall, asked: float) -> None:
         """Notes how long a call had run when stock asked for it: that is how much less stock waited."""
-        seconds, here = max(min(asked, call.ended or asked) - call.since, 0.0), self._claiming
+        seconds = max(min(asked, call.ended or asked) - call.since, 0.0)
         with self._lock:
             self._saved += seconds
-            while here is not None:
-                here.call.inside += seconds
-                here = here.outer
+        if self._claiming is not None:
+            self._claiming.head_start(seconds)
 
     def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)

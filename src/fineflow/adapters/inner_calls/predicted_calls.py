@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.finder import CallFinder, shown
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -76,10 +77,10 @@ class PredictedCalls(InnerCalls):
         self._finder.blocked = True  # a later function may wait for any result
         return super()._next_look(call)
 
-    def _finished(self, call: FoundCall, value: Any) -> None:
+    def _finished(self, call: FoundCall, ahead: CallAhead, value: Any) -> None:
         with self._lock:
             heir = self._heir
         if heir is None:
-            super()._finished(call, value)
+            super()._finished(call, ahead, value)
         else:
-            heir._finished(call, value)
+            heir._finished(call, ahead, value)

@@ -55,6 +55,8 @@ def batch_of(name: str, args: Sequence[Any], named: Mapping[str, Any], limit: An
 class BatchAhead:
     """A ``CallAhead`` of the calls of a batch."""
 
+    waited = 0.0
+
     def __init__(self, part: Any, batch: BatchOf) -> None:
         self._part = part
         self.max_concurrency = batch.configs[0].get("max_concurrency")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -11,10 +11,9 @@ from langchain_core.runnables import Runnable
 from fineflow.adapters.analysis import Verdict
 from fineflow.adapters.core.builder import Builder, Leaf, Symbol
 from fineflow.adapters.core.recognition import OWN_CLASS
+from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.user_functions import composite, looked_through
-from fineflow.adapters.lookahead.scan import Found
-from fineflow.ir import Effect, Effects, Note, Ref
-from fineflow.ir.meta import INSIDE
+from fineflow.ir import Effect, Effects, Ref
 
 
 @dataclass
@@ -55,31 +54,10 @@ class ChainBuilder(Builder):
             self.primitives[-1] = last.with_(args={**last.args, "vectors": vectors.ref})
         if self.alone:  # components of user code may lead back to each other
             return made
-        self.has_inside([each for _, each in looked_through(obj).values()])
+        note_calls(self, [each for _, each in looked_through(obj).values()], self.refused)
         return made
 
-    def has_inside(self, found: Sequence[Found]) -> None:
-        """Notes the components that the functions in the step that was added last call, if there are any."""
-        parts = {name: part for each in found for name, part in each.components.items()}
-        if parts:
-            parts = {type(part).__name__ if name == "self" else name: part for name, part in parts.items()}
-            last = self.primitives[-1]
-            self.primitives[-1] = last.with_(meta={**last.meta, "inside": tuple(parts)})
-            self._note_inside(last.name, parts, once=sum(each.calls for each in found) == 1)
-
-    def _note_inside(self, where: str, found: Mapping[str, Any], *, once: bool) -> None:
-        """Notes which components inside a function are called together, and which not as they are not believed.
-
-        once: the function makes one call, of a component that consists of several.
-        """
-        why = {name: self._refused(part) for name, part in found.items()}
-        if names := [name for name in found if not why[name]]:
-            self.notes.append(Note(INSIDE, where, True, (_ONCE if once else _SEVERAL).format(_quoted(names))))
-        for reason in dict.fromkeys(filter(None, why.values())):
-            names = [name for name in found if why[name] == reason]
-            self.note(where, False, f"calls of {_quoted(names)} in it start where stock makes them: {reason}")
-
-    def _refused(self, part: Any) -> str:
+    def refused(self, part: Any) -> str:
         """Returns why a component that a function calls is not believed; "" if it is, or consists of several."""
         if isinstance(part, type) or composite(part) or not isinstance(part, Runnable):
             return ""
@@ -100,11 +78,3 @@ class ChainBuilder(Builder):
     def body(self, **changes: Any) -> Self:
         invoked = changes.pop("invoked", False) or self.invoked
         return super().body(options={}, invoked=invoked, **changes)
-
-
-_SEVERAL = "calls of {} in it that need nothing from each other start together"
-_ONCE = "steps inside of its call of {} may start earlier"
-
-
-def _quoted(names: Iterable[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

@@ -38,9 +38,7 @@ def lower(func: Any, options: Options) -> tuple[Graph, Lowered]:
     """Returns the p-graph of a function, and what lowering read."""
     b = ChainBuilder(planning.rows(), options.assume_pure, options.trust == "interfaces")
     found, inside = calls_in(func)
-    output = lower_function(func, found, b, inside=inside, noted=bool(found.components))
-    if inside:
-        b.has_inside([found])
+    output = lower_function(func, found, b, b.refused, inside=inside)
     return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(func, True, options, b)
 
 

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from fineflow.adapters.core.builder import Builder, Leaf
+from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langchain.user_functions import calls_components, entered
@@ -41,7 +42,7 @@ def _lowered(step: Step, b: ChainBuilder) -> Ref:
     reason = "runs when stock's loop enters it" if functions else f"is a {type(step.obj).__name__} of a package"
     made = Builder.opaque(b, step.obj, Leaf(Ref("input")), reason, where=where)
     if found is not None:
-        b.has_inside([found])
+        note_calls(b, [found], b.refused)
     elif functions:
         b.note(made.ref.name, False, "makes no two component calls, and none that gains by itself")
     return made.ref

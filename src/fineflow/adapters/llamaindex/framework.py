@@ -90,6 +90,8 @@ class LlamaIndex(Framework):
         if is_function(lowered.obj):
             return own_functions.decide(p_graph, e_graph, lowered)
         plan = planning.decide(p_graph, e_graph, lowered)
+        if flow_ways(lowered.obj) and any(is_function(p.component) for p in p_graph):
+            plan = planning.following(plan)
         return planning.with_parts(plan) if flow_parts(lowered.obj, self.knows) else plan
 
     def parts(self, obj: Any, plan: Plan) -> Mapping[str, Any]:
@@ -104,7 +106,7 @@ class LlamaIndex(Framework):
         return super().shadows(plan, planned, sync=sync, ahead=ahead, made=made)
 
     def visits(self, plan: Plan) -> Mapping[str, Visit]:
-        return own_functions.visits(plan) if is_function(plan.objects.get("")) else {}
+        return own_functions.visits(plan)
 
     def finish(self, shadow: Any, site: Site) -> None:
         way: Way = site.shadows.plan.way

@@ -29,7 +29,9 @@ from fineflow.adapters.core.shadows import Site, unclaimed
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, Finished
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through
 from fineflow.adapters.inner_calls.finder import CallFinder
+from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.llamaindex.methods import blocks, packaged
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
 from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
@@ -359,4 +361,5 @@ def _begin(site: Site, readings: Readings, func: Any, args: Any, named: Any) -> 
     if here is None:
         return None
     components = Components(shadows.options, shadows.nested, readings)
-    return IndexCalls(components, here, components.part, shadows.arguments, func, args, named, options=shadows.options)
+    asks, options, figures = shadows.arguments, shadows.options, RunFigures(visits_of(func))
+    return IndexCalls(components, here, components.part, asks, func, args, named, options=options, figures=figures)

@@ -13,6 +13,7 @@ from fineflow.adapters.inner_calls.functions import (
     FunctionShadows,
     decide_function,
     forecast_of,
+    is_function,
     lower_function,
     visits_of,
 )
@@ -20,9 +21,9 @@ from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.llamaindex import planning
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.inner_calls import Components, IndexCalls
-from fineflow.adapters.llamaindex.reading import Readings
+from fineflow.adapters.llamaindex.reading import Readings, refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.user_functions import calls_in
+from fineflow.adapters.llamaindex.user_functions import calls_in, functions_of
 from fineflow.ir import Graph
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit
@@ -32,7 +33,7 @@ def lower(func: Any, options: Options) -> tuple[Graph, Lowered]:
     """Returns the p-graph of a function, and what lowering read."""
     b = IndexBuilder(planning.ROWS, options.assume_pure, options.trust == "interfaces", contents=resource_of)
     found = calls_in(func)
-    output = lower_function(func, found, b, inside=found.calls > 1)
+    output = lower_function(func, found, b, refused_by(options), inside=found.calls > 1)
     return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(func, True, options, b)
 
 
@@ -69,6 +70,11 @@ shadows = partial(_Shadows, _begin)
 
 
 def visits(plan: Plan) -> Mapping[str, Visit]:
-    """Returns the forecast of a function's next run, by its primitive."""
-    func = plan.objects[""]
-    return {p.name: forecast_of(func, calls_in(func).components) for p in plan.p_graph}
+    """Returns forecasts of the next runs of user functions and methods in which component calls run ahead."""
+    found = {}
+    for p in plan.p_graph:
+        functions = [p.component] if is_function(p.component) else functions_of(p.component).values()
+        runs = [forecast for each in functions if (forecast := forecast_of(each, calls_in(each).components)).runs]
+        if is_function(p.component) or runs:
+            found[p.name] = max(runs, key=lambda visit: visit.runs, default=Visit())
+    return found

@@ -14,6 +14,7 @@ from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row, components_of, find
 from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, SYNTHESIZE, IndexBuilder, Way, asked_for
 from fineflow.adapters.llamaindex.ingestion import document_qa, indexing
 from fineflow.adapters.llamaindex.ingestion.indexing import ingesting_part, ingests
@@ -27,8 +28,9 @@ from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import follows_l
 from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, is_synthesizer
 from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
+from fineflow.adapters.llamaindex.reading import refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.user_functions import calls_components
+from fineflow.adapters.llamaindex.user_functions import calls_components, calls_in, functions_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
 from fineflow.options import Options
@@ -57,7 +59,6 @@ _REMARKS = {
     "links": "Retrievers and query engines that index nodes refer to run side by side.",
     "threads": "Work with which stock's {entry} would block the event loop is done in threads.",
     "queues": "Cross-encoders score nodes in engines, one call at a time over all queries.",
-    "inside": "Calls of components inside methods of your own run ahead.",
     "limits": "Requests to servers that have a limit, and calls of components that have one, wait for their turn.",
 }
 
@@ -81,6 +82,12 @@ def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
     given = way.part == SYNTHESIZE and (is_synthesizer(obj) or RETRIEVER_ENGINE.matches(obj))
     value = asked_for(Leaf(Ref("input"), TEXT), Leaf(Ref("nodes"), DOCUMENTS) if given else None)
     output = b.whole(b.lower(obj, value))
+    for number, p in enumerate(b.primitives):
+        inside = [calls_in(func) for func in functions_of(p.component).values()]
+        if any(found.several for found in inside):
+            for found in inside:
+                found.components.pop("self", None)
+            note_calls(b, inside, refused_by(options), number)
     inputs = ("input", "nodes") if given else ("input",)
     return Graph(tuple(b.primitives), output.ref, inputs, tuple(b.notes)), Lowered(obj, way, options, b)
 
@@ -116,9 +123,14 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     )
 
 
+def following(plan: Plan) -> Plan:
+    """Returns the plan of an object that stock runs, in whose calls something runs ahead."""
+    return replace(plan, follows=frozenset(plan.entries))
+
+
 def with_parts(plan: Plan) -> Plan:
     """Returns the plan of an object without a gain of its own, whose parts run ahead by themselves."""
-    return replace(plan, follows=frozenset(plan.entries), remarks=(_REMARKS["parts"],))
+    return replace(following(plan), remarks=(_REMARKS["parts"],))
 
 
 def snapshot(objects: Iterable[Any]) -> Snapshot:
@@ -127,7 +139,7 @@ def snapshot(objects: Iterable[Any]) -> Snapshot:
 
 
 def _remarks(follows: Mapping[str, bool], gain: bool, entry: str) -> tuple[str, ...]:
-    shown = [name for name, holds in follows.items() if holds and not (name == "parts" and gain)]
+    shown = [name for name, holds in follows.items() if holds and name in _REMARKS and not (name == "parts" and gain)]
     return tuple(_REMARKS[name].format(entry=entry) for name in shown)
 
 

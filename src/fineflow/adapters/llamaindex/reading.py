@@ -6,7 +6,7 @@ is asked (memories, chat engines, caches), print, or stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from llama_index.core.base.base_selector import BaseSelector
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.indices.base import BaseIndex
 from llama_index.core.indices.query.query_transform.base import BaseQueryTransform
 from llama_index.core.llms.llm import LLM
 from llama_index.core.memory.types import BaseMemory
@@ -106,6 +107,18 @@ def reading_of(obj: Any, options: Options, parts: list[Any] | None = None) -> Re
     except NotLowered as why:
         return Reading(str(why))
     return Reading("", embeds, local)
+
+
+def refused_by(options: Options) -> Callable[[Any], str]:
+    """Returns a function that says why the calls of a component may do more than read; "" if they do not.
+
+    Of an index, those of what it makes.
+    """
+
+    def refused(obj: Any) -> str:
+        return reading_of(list(vars(obj).values()) if isinstance(obj, BaseIndex) else obj, options).refused
+
+    return refused
 
 
 def packaged_function(function: Any) -> bool:

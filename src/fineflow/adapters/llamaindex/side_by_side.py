@@ -32,7 +32,8 @@ _AT_ONCE = 16  # calls of one group that run ahead at a time, if the user sets n
 
 class _Call:
     """One call that stock is about to make. made: by stock alone. taken: stock has the
-    result of the call that ran ahead. ended: that one has. refused, embeds: ``Reading``.
+    result of the call that ran ahead. since, ended: when that one began and ended, in seconds; 0: not yet. refused,
+    embeds: ``Reading``.
 
     given: the query that it gets; before: a copy of it. inside: the calls that stock makes next, with its result.
     """
@@ -59,8 +60,8 @@ class _Call:
         self.given: Any = None
         self.before: Any = None
         self.inside: Group | None = None
-        self.made = self.taken = self.ended = False
-        self.since = 0.0
+        self.made = self.taken = False
+        self.since = self.ended = 0.0
 
     @property
     def open(self) -> bool:
@@ -78,7 +79,7 @@ class Group:
         self.calls: list[_Call] = []
         self.last: Group | None = None
         self._site, self._query, self._sync, self._then = site, query, sync, then
-        self._options = site.shadows.options
+        self._options, self._here = site.shadows.options, site.here
         self._lock = threading.RLock()
         self._context = contextvars.copy_context()
         self._limit = asyncio.Semaphore(self._options.max_concurrency or _AT_ONCE)
@@ -149,15 +150,15 @@ class Group:
         reported = self._go_on if self._sync and call.embeds and vector is None else None
         ahead = RecordedAhead(getattr(part, call.name), (call.given,), {}, self._limit, reported)
         call.since = now()
-        if ahead.start(loop, self._context.copy(), partial(self._finished, call)):
+        if ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = ahead
 
     def _go_on(self) -> None:
         if self._waits:
             self._go()
 
-    def _finished(self, call: _Call, value: Any) -> None:
-        call.ended = True
+    def _finished(self, call: _Call, ahead: RecordedAhead, value: Any) -> None:
+        call.since, call.ended = call.since + ahead.waited, now()
         if not isinstance(value, Failed):
             observe(call.obj, call.name, now() - call.since, ahead=True)
             with self._lock:
@@ -187,10 +188,11 @@ class Group:
             value = getattr(part, call.name)(query)
             self._stock_has(call, now() - began)
             return value
+        asked = now()
         try:
             return ahead.stock(_no_invocation)
         finally:
-            self._stored(call, query)
+            self._stored(call, query, asked)
 
     async def astock(self, call: _Call, part: Any, query: Any) -> Any:
         """``stock`` for async methods."""
@@ -200,10 +202,11 @@ class Group:
             value = await getattr(part, call.name)(query)
             self._stock_has(call, now() - began)
             return value
+        asked = now()
         try:
             return await ahead.astock(_no_invocation)
         finally:
-            self._stored(call, query)
+            self._stored(call, query, asked)
 
     def _stock_has(self, call: _Call, took: float) -> None:
         observe(call.obj, call.name, took, ahead=False)
@@ -211,7 +214,9 @@ class Group:
         if not self._over:
             self._go()
 
-    def _stored(self, call: _Call, query: Any) -> None:
+    def _stored(self, call: _Call, query: Any, asked: float) -> None:
+        if self._here is not None:
+            self._here.head_start(max(min(asked, call.ended or asked) - call.since, 0.0))
         self.last = call.inside
         if query.embedding is None:
             query.embedding = call.given.embedding

@@ -18,7 +18,9 @@ from workflows.utils import get_steps_from_class
 
 from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through
+from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.llamaindex.inner_calls import Components, IndexFinder
 from fineflow.adapters.llamaindex.reading import Readings, packaged_function
 from fineflow.adapters.llamaindex.user_functions import called_by
@@ -51,7 +53,10 @@ def looking(workflow: Any, options: Options, nested: Callable[[Any], Any]) -> di
         components = StepComponents(options, nested, readings)
         given, by_name = [walked(each) for each in args], {name: walked(each) for name, each in named.items()}
         bound = MethodType(func, workflow)
-        return _StepCalls(components, None, components.part, lambda key: key, bound, given, by_name, options=options)
+        figures = RunFigures(visits_of(func))
+        return _StepCalls(
+            components, None, components.part, lambda key: key, bound, given, by_name, options=options, figures=figures
+        )
 
     steps = steps_of(workflow)
     for each in called_by(*(MethodType(func, workflow) for func in steps.values())):

@@ -12,7 +12,7 @@ import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
+from types import MappingProxyType, MethodType
 from typing import Any
 
 from llama_index.core.agent.workflow import AgentWorkflow, CodeActAgent, FunctionAgent, ReActAgent
@@ -25,12 +25,15 @@ from workflows.runtime.verbose import VerboseDecorator
 from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.shadows import unclaimed
 from fineflow.adapters.core.snapshot import Snapshot
-from fineflow.adapters.llamaindex.agents.steps import looking
+from fineflow.adapters.inner_calls.functions import lower_function
+from fineflow.adapters.llamaindex.agents.steps import looking, steps_of
 from fineflow.adapters.llamaindex.builder import IndexBuilder, Way
 from fineflow.adapters.llamaindex.methods import as_written, blocks, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.planning import snapshot
 from fineflow.adapters.llamaindex.proxy import Optimized
+from fineflow.adapters.llamaindex.reading import refused_by
+from fineflow.adapters.llamaindex.user_functions import calls_in
 from fineflow.ir import Graph, Ref
 from fineflow.options import Options
 from fineflow.runtime import events
@@ -80,8 +83,12 @@ def flow_ways(obj: Any) -> Sequence[Way]:
 
 
 def lower_flow(obj: Any, options: Options, way: Way, knows: Knows) -> tuple[Graph, Lowered]:
-    """Returns the graph that ``explain`` shows: one step, run by stock."""
+    """Returns what ``explain`` shows: the steps in which component calls run ahead, else one; stock runs them."""
     b = IndexBuilder((), options.assume_pure, options.trust == "interfaces", way=way, by_sync=way.sync)
+    steps = [MethodType(func, obj) for func in steps_of(obj).values()] if _twinned(obj) else []
+    if steps:
+        ends = [lower_function(step, calls_in(step), b, refused_by(options), inside=True) for step in steps]
+        return Graph(tuple(b.primitives), ends[-1], ("input",), tuple(b.notes)), Lowered(obj, way, options, b)
     why = (
         "stock runs it; what it calls runs ahead by itself" if flow_parts(obj, knows) else "its steps are run by stock"
     )
