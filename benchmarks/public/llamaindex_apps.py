@@ -32,7 +32,7 @@ from benchmarks.public.llamaindex_classes import (
     sub_question_flow,
 )
 from benchmarks.public.llamaindex_kit import TABLES, App, Kit, nodes
-from benchmarks.report import arguments, finish, hardware, table
+from benchmarks.report import arguments, finish, gain_explained, hardware, table
 from fineflow.testing import virtual_threads
 
 # --- index nodes ------------------------------------------------------------------------------------------------------
@@ -153,12 +153,7 @@ def answered(app: App, *, optimized: bool) -> tuple[Any, float, float]:
 
     with redirect_stdout(StringIO()):
         ran = virtual_threads.run(call)
-    return _plain(ran.value), ran.seconds, _explained(made) if optimized else 0.0
-
-
-def _explained(made: Any) -> float:
-    found = fineflow.explain(made)
-    return found.last.saved if found.last is not None else sum(visit.saved or 0.0 for visit in found.visits.values())
+    return _plain(ran.value), ran.seconds, gain_explained(made) if optimized else 0.0
 
 
 def _plain(value: Any) -> Any:

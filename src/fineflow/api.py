@@ -209,7 +209,7 @@ def _explained(
         advice=said,
         verified=_verified(framework, shown, options) if ahead else "",
         visits=framework.visits(shown),
-        last=_last_call(given) if ahead else None,
+        last=_last_call(framework, given, shown) if ahead else None,
         limits={p.name: most for p in shown.p_graph if (most := limit_of(p.component)) is not None},
         parts=tuple(
             _explained(framework, _part(given, part), name, options, input, _within(_part(given, part), last))
@@ -227,14 +227,23 @@ def _in_vain(last: Summary | None) -> tuple[str, ...]:
     return tuple(f"in the last run, {number} to {model} in vain: {why}" for model, number in counted.items())
 
 
-def _last_call(given: Any) -> LastCall | None:
+def _last_call(framework: Framework, given: Any, shown: Plan) -> LastCall | None:
     """Returns what the last call of an optimized object gained; None if there is none that followed a plan of it."""
+    last = _alone(given)
+    if last is None:
+        return None
+    parts = [given._self_part(part) for part in framework.parts(given.__wrapped__, shown).values()]
+    return last.with_parts(map(_alone, [*parts, *map(given._self_ahead, framework.inside(shown))]))
+
+
+def _alone(given: Any) -> LastCall | None:
+    """Returns the same without what the calls of parts gained."""
     trace = given._self_last.trace if is_optimized(given) and given._self_last is not None else None
     if trace is None or not trace.seconds:  # of a workflow's run, only the beginning is known
         return None
     plans = ((each.p_graph, each.e_graph) for each in given._self_plans.values() if each)
     saved = saved_by(plans, trace)
-    return None if saved is None else LastCall(trace.entry, trace.seconds, saved)
+    return None if saved is None else LastCall(trace.entry, trace.began, trace.seconds, saved)
 
 
 def _verified(framework: Framework, shown: Plan, options: Options) -> str:

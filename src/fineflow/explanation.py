@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
@@ -26,11 +26,30 @@ _STOCK = 'flowchart TD\n  n0["everything runs as stock"]'
 
 @dataclass(frozen=True, slots=True)
 class LastCall:
-    """The last call of an optimized object. saved: seconds of waiting that it saved, computed from its trace."""
+    """The last call of an optimized object.
+
+    began: on the clock of ``events.now()``. saved: seconds of waiting that it saved, computed from its trace.
+    """
 
     entry: str
+    began: float
     seconds: float
     saved: float
+
+    def with_parts(self, parts: Iterable[LastCall | None]) -> LastCall:
+        """Returns the call with what its parts' calls saved, if its own plan saved nothing.
+
+        Of parts that ran at the same time, only one counts.
+        """
+        if self.saved >= LEAST:
+            return self
+        saved = until = best = 0.0
+        inside = [each for each in parts if each is not None and each.began >= self.began]
+        for each in sorted(inside, key=lambda call: call.began):
+            best = 0.0 if each.began >= until else best
+            saved, best = saved + max(each.saved - best, 0.0), max(each.saved, best)
+            until = max(until, each.began + each.seconds)
+        return replace(self, saved=saved)
 
     def __str__(self) -> str:
         took = f"The last call ({self.entry}) took {duration(self.seconds)}"

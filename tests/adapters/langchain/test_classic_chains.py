@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from benchmarks.public.classic_apps import CLASSIC_APPS, chain_of, chat, map_reduce_summary, sequential
 from benchmarks.public.written_apps import DOCUMENTS, retriever
+from benchmarks.report import gain_explained
 from langchain_classic.chains import LLMChain, RetrievalQA, SequentialChain, SimpleSequentialChain
 from langchain_classic.chains.base import Chain
 from langchain_classic.chains.question_answering import load_qa_chain
@@ -42,6 +43,7 @@ def test_takes_its_critical_path(name: str) -> None:
     fast = fineflow.optimize(app.make(1), strict=True)
     found, took = virtual_threads.run(lambda: fast.invoke(app.value))
     assert found == value
+    assert gain_explained(fast) == pytest.approx(stock - took, abs=0.05)
     assert took <= 1.15 * app.path, (took, app.path)
     assert took <= stock * 1.02
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from benchmarks.public import written_apps, written_functions, written_tools
 from benchmarks.public.written_apps import Researcher
+from benchmarks.report import gain_explained
 from langchain_core.callbacks import get_usage_metadata_callback
 from langchain_core.language_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
@@ -47,6 +48,7 @@ def test_takes_its_critical_path(name: str) -> None:
     fast = fineflow.optimize(app.make(1), strict=True)
     found, took = virtual_threads.run(lambda: fast.invoke(app.value))
     assert found == value
+    assert gain_explained(fast) == pytest.approx(stock - took, abs=0.05)
     assert took <= 1.15 * app.path, (took, app.path)
     assert took <= stock * 1.02
 

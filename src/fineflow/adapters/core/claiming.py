@@ -83,7 +83,7 @@ class Claiming:
         if start is not None:
             start()
 
-    def head_start(self, seconds: float) -> None:
+    def gains(self, seconds: float) -> None:
         """Notes for how long a component call inside of this one had run when stock asked for it. Thread-safe."""
         here: Claiming | None = self
         with _adding:

@@ -112,7 +112,7 @@ class MethodAhead:
         self._held = HeldBack(self._of)
         self._work: Submission[Any] | None = None
         self._request: Request | None = None
-        self._started = 0.0
+        self._started = self._asked = self._ended = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         self._request = Request(self._of, context.run(account.get))
@@ -139,6 +139,11 @@ class MethodAhead:
             self._request.vain()
         return self._work is not None
 
+    @property
+    def head_start(self) -> float:
+        """Seconds that it had run when stock asked for it."""
+        return max(min(self._asked, self._ended or self._asked) - self._started - self.waited, 0.0)
+
     async def ready(self) -> None:
         """Returns when the call may begin."""
 
@@ -156,6 +161,7 @@ class MethodAhead:
             failure = error
             raise
         finally:
+            self._ended = now()
             self._held.end(failure)
 
     def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
@@ -163,6 +169,7 @@ class MethodAhead:
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         assert self._work is not None and self._request is not None
+        self._asked = now()
         self._request.take()
         self._held.want()
         try:
@@ -176,6 +183,7 @@ class MethodAhead:
 
     async def astock(self, invocation: Callable[[], Invocation]) -> Any:
         assert self._work is not None and self._request is not None
+        self._asked = now()
         self._request.take()
         self._held.want()
         try:

@@ -427,7 +427,7 @@ class InnerCalls:
         with self._lock:
             self._saved += seconds
         if self._claiming is not None:
-            self._claiming.head_start(seconds)
+            self._claiming.gains(seconds)
 
     def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)

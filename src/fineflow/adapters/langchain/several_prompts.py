@@ -57,6 +57,7 @@ class _Several:
             if key == _key(messages, named):
                 with suppress(Nested):  # the model has started a run of its own, which only stock can place
                     value = ahead.stock(_no_invocation)
+                    self._here.gains(ahead.head_start)
                     recorder.replay(named.get("run_manager"))
                     return value
         return own(messages, **named)

@@ -32,8 +32,7 @@ _AT_ONCE = 16  # calls of one group that run ahead at a time, if the user sets n
 
 class _Call:
     """One call that stock is about to make. made: by stock alone. taken: stock has the
-    result of the call that ran ahead. since, ended: when that one began and ended, in seconds; 0: not yet. refused,
-    embeds: ``Reading``.
+    result of the call that ran ahead. ended: that one has. refused, embeds: ``Reading``.
 
     given: the query that it gets; before: a copy of it. inside: the calls that stock makes next, with its result.
     """
@@ -60,8 +59,8 @@ class _Call:
         self.given: Any = None
         self.before: Any = None
         self.inside: Group | None = None
-        self.made = self.taken = False
-        self.since = self.ended = 0.0
+        self.made = self.taken = self.ended = False
+        self.since = 0.0
 
     @property
     def open(self) -> bool:
@@ -158,9 +157,9 @@ class Group:
             self._go()
 
     def _finished(self, call: _Call, ahead: RecordedAhead, value: Any) -> None:
-        call.since, call.ended = call.since + ahead.waited, now()
+        call.ended = True
         if not isinstance(value, Failed):
-            observe(call.obj, call.name, now() - call.since, ahead=True)
+            observe(call.obj, call.name, now() - call.since - ahead.waited, ahead=True)
             with self._lock:
                 if self._then is not None and not self._over:
                     call.inside = self._context.copy().run(self._then, value)
@@ -188,11 +187,10 @@ class Group:
             value = getattr(part, call.name)(query)
             self._stock_has(call, now() - began)
             return value
-        asked = now()
         try:
             return ahead.stock(_no_invocation)
         finally:
-            self._stored(call, query, asked)
+            self._stored(call, query, ahead)
 
     async def astock(self, call: _Call, part: Any, query: Any) -> Any:
         """``stock`` for async methods."""
@@ -202,11 +200,10 @@ class Group:
             value = await getattr(part, call.name)(query)
             self._stock_has(call, now() - began)
             return value
-        asked = now()
         try:
             return await ahead.astock(_no_invocation)
         finally:
-            self._stored(call, query, asked)
+            self._stored(call, query, ahead)
 
     def _stock_has(self, call: _Call, took: float) -> None:
         observe(call.obj, call.name, took, ahead=False)
@@ -214,9 +211,9 @@ class Group:
         if not self._over:
             self._go()
 
-    def _stored(self, call: _Call, query: Any, asked: float) -> None:
+    def _stored(self, call: _Call, query: Any, ahead: RecordedAhead) -> None:
         if self._here is not None:
-            self._here.head_start(max(min(asked, call.ended or asked) - call.since, 0.0))
+            self._here.gains(ahead.head_start)
         self.last = call.inside
         if query.embedding is None:
             query.embedding = call.given.embedding
