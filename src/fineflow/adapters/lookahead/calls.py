@@ -14,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType, GenericAlias, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import tables
-from fineflow.adapters.analysis.values import FRESH_ANY, LAZY, SCALAR
+from fineflow.adapters.analysis.values import FRESH_ANY, LAZY, SCALAR, SHARED
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.aliases import text_of
@@ -208,6 +208,9 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
     if not all(map(walk.plain, (*args, *named.values()))):
         raise Stop(f"calls {getattr(func, '__name__', 'a function')} with something that is not plain data")
     walk.spend(sum(len(each) for each in args if type(each) is str) // _PARSED)
+    if signature is not None:  # what it returns may hold what it gets
+        value = as_text(func(*args, **named))
+        return value if signature.result == SHARED and type(value) in (list, dict, set) else walk.own(value)
     return walk.own(
         as_text(func(*map(walk.copied, args), **{name: walk.copied(value) for name, value in named.items()}))
     )
