@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import operator
 import random
 import re
 from collections import Counter, defaultdict
@@ -260,6 +261,13 @@ def chosen_by_a_condition(items):
         llm.invoke("perhaps")
 
 
+def chosen_in_a_dict_of_pairs(items):
+    first, second = ["a"], ["b"]
+    dict(zip("xy", (first, second), strict=True))[ask()].append("c")
+    if first == ["a"]:
+        llm.invoke("perhaps")
+
+
 def chosen_by_a_key(items):
     one, other = ["one"], ["other"]
     max([one, other], key=lambda each: ask(each[0])).clear()
@@ -361,7 +369,15 @@ def suppressed(items):
 
 UNSURE = [
     *(returns_from_a_handler, in_the_body_behind_what_may_fail, changed_in_the_body, chosen_bucket, suppressed),
-    *(chosen_by_a_condition, chosen_by_a_key, chosen_at_random, chosen_attribute, chosen_in_a_loop, copied),
+    *(
+        chosen_in_a_dict_of_pairs,
+        chosen_by_a_condition,
+        chosen_by_a_key,
+        chosen_at_random,
+        chosen_attribute,
+        chosen_in_a_loop,
+        copied,
+    ),
     *(set_by_default, loop_over_a_generator, shorter_than_a_generator, a_slice_of_a_generator, never_awaited),
     *(shared_by_coroutines, not_in_time),
 ]
@@ -373,6 +389,18 @@ def test_is_not_sure(func: Any) -> None:
     found = Host().through(func, ["a", "b"])
     assert "perhaps" not in found.calls
     assert ("sure" in found.calls) is (func in WITH_A_SURE_CALL)
+
+
+@pytest.mark.parametrize("part", [lambda given: operator.getitem(given, 0), lambda given: sum([], given[0])])
+def test_what_a_function_returns_may_be_a_part_of_what_it_gets(part: Any) -> None:
+    def changes(given: Any) -> None:
+        part(given).append("c")
+        llm.invoke(str(given))
+
+    given = [["a"]]
+    found = Host().through(changes, given)
+    assert given == [["a"]]
+    assert found.calls == []
 
 
 def test_any_of_a_map_asks_for_the_first_alone() -> None:

@@ -27,6 +27,7 @@ import fineflow
 from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls import inner_calls
+from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.runtime import events
 from fineflow.testing import virtual, virtual_threads
@@ -126,6 +127,29 @@ def test_bounds_calls_under_way(config: Any, option: int | None, peak: int) -> N
     assert model.meter.peak == peak
     assert took == -(-40 // peak)
     assert model.meter.calls == 40
+
+
+def test_a_walk_that_is_too_long_is_not_made_again_for_each_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    look = CallFinder.look
+
+    def counted(self: Any) -> Any:
+        found = look(self)
+        looks.append(self.steps)
+        return found
+
+    monkeypatch.setattr(CallFinder, "look", counted)
+    model = FakeChat()
+
+    def counts(texts: list[str]) -> int:
+        model.invoke("first")
+        rows = [int(each) for each in range(9_000)]
+        for text in texts:
+            model.invoke(text)
+        return len(rows)
+
+    assert fineflow.optimize(RunnableLambda(counts), strict=True, eager=True).invoke(MANY) == 9_000
+    assert len([steps for steps in looks if steps > 9_000]) == 1
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -280,6 +304,32 @@ def test_an_object_of_the_users_is_not_copied() -> None:
     bound = MethodType(run, service)
     assert fineflow.optimize(RunnableLambda(bound), strict=True).invoke(made.value) == service.run(made.value)
     assert seen == [service]
+
+
+def test_code_that_no_walk_understands_may_change_what_later_walks_read() -> None:
+    """A walk that begins when stock is behind such code would find calls that the function has passed by."""
+    seen: list[str] = []
+
+    class Adds:
+        def __ror__(self, other: str) -> str:
+            seen.extend("abc")
+            return other
+
+    model = FakeChat()
+    ask = model | StrOutputParser()
+
+    def loops_first(text: str) -> str:
+        first = ask.invoke(text)
+        for each in sorted(seen):
+            ask.invoke(f"again {each}")
+        added: Any = first | Adds()  # type: ignore[operator]
+        return ask.invoke(f"{len(seen)} {added}")
+
+    fast = fineflow.optimize(RunnableLambda(loops_first), strict=True, eager=True)
+    fast.invoke("a")
+    assert model.meter.calls == 2
+    fast.invoke("a")
+    assert model.meter.calls == 2 + 5
 
 
 def test_arguments_that_change_meanwhile_are_asked_anew() -> None:

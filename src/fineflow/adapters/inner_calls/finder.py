@@ -98,12 +98,13 @@ class CallFinder:
         walk.asked, walk.in_context = self.asked, self.in_context
         self._run(walk)
         walk.leave()
-        self.blocked = self.blocked or bool(walk.reason)
+        self.blocked = (self.blocked or bool(walk.reason)) and walk.left >= 0  # no walk gets through more instructions
         self.beside, self.writes = walk.beside, walk.changes_others
         if not self.calls:
             return []
-        # Stock has made a call that this walk has not met: what it has read is no longer as the function found it.
-        strayed = any(found.walked and found.taken and not found.met for found in self.calls)
+        # Stock has made a call that this walk has not met: what it has read is no longer as the function found it, or
+        # stock has passed what no walk understands, which may have changed anything.
+        strayed = any(found.taken and not found.met and (found.walked or walk.reason) for found in self.calls)
         if walk.stale or strayed:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
@@ -117,6 +118,11 @@ class CallFinder:
     def through(self) -> bool:
         """True if the last walk got through the function, which changes nothing that it did not create."""
         return not (self._walk.reason or self._walk.changes_others)
+
+    @property
+    def passed(self) -> bool:
+        """True if stock may have passed the place where the last walk ended, as it does not understand what is there."""
+        return bool(self._walk.reason) and all(found.taken and found.ended for found in self.calls if found.met)
 
     @property
     def paused(self) -> bool:

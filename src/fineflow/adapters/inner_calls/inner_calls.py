@@ -53,7 +53,8 @@ _elsewhere: WeakKeyDictionary[asyncio.Semaphore, _Limits] = WeakKeyDictionary()
 _AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
 _QUEUED = 64  # the same, of components on engines: a queue is in front of each, which knows how many it can take
 _STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
-_SHARE = 0.2  # of the time between results that walks may take
+_SHARE = 0.2  # of the time between results, and of a run, that walks may take
+_WALKS = 0.2  # seconds of processor time that the walks of a run may take besides
 
 
 class InnerCalls:
@@ -100,6 +101,7 @@ class InnerCalls:
         self._due = False  # another walk is scheduled
         self._results = 0  # that have arrived since the last walk
         self._waiting: list[FoundCall] = []  # calls under way that the last walk has met
+        self._began = now()
         self._walked = self._saved = 0.0  # seconds of processor time of walks; seconds that stock waited less
         self.watcher: Callable[[Mapping[str, Any] | None], None] | None = None  # gets what is returned, after each walk
         self._most = components.limit() or options.max_concurrency or 0  # 0: the user sets no bound
@@ -190,6 +192,8 @@ class InnerCalls:
         with self._lock:
             self._results += 1
             if not self._finder.blocked:
+                return False
+            if self._walked > _WALKS + _SHARE * (now() - self._began):
                 return False
             under_way = self._running()
             took = max(now() - call.since, _STEP)
@@ -286,7 +290,7 @@ class InnerCalls:
         with self._lock:
             if not self._over:
                 self._guarded(self._fill)
-        if self._next_look(call) and not self._due and not self._over:
+        if self._next_look(call) and not (self._due or self._over or self._finder.passed):
             self._due = True
             asyncio.get_running_loop().call_soon(self.look)
 
