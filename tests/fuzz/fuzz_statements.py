@@ -69,7 +69,7 @@ lazy = map(lambda x: {ask_x}, items); out.append(next(lazy))
 lazy = filter(lambda x: {grade_x} == "yes", items); out.append(next(lazy, "none"))
 a, *b = ({ask_x} for x in items[:2]); out.append(a)
 lazy = iter(lambda: {ask_len}, "never"); out.append(next(lazy))
-out.append(list(iter(lambda: {ask_out}, "ember apple"))[:0]) if not items else None
+out.append(list(iter(lambda: {ask_out}, "ember apple"))[:0]) if not question else None
 out.append(min(({ask_x} for x in items), default=""))
 out.append(dict(zip("ab", map(lambda x: {ask_x}, items))))
 out.append(max(map(lambda x: {ask_x}, items[:2])))
