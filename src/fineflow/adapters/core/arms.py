@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from fineflow.adapters.core.decoding import encode, least, settled
+from fineflow.adapters.core.decoding import encode, settled
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op, Primitive
 from fineflow.protocols import LLMEngine, Measured, PrefixCache
@@ -24,7 +24,7 @@ from fineflow.runtime.call.trace import Warmed
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
-from fineflow.runtime.queues.prompts import Prompt
+from fineflow.runtime.queues.prompts import Prompt, least
 
 _BEGUN = "the time goes to what it has in common with others"
 _SURE = 0.8  # of the time in which the choice was made lately: engines take longer now and then
