@@ -1,4 +1,8 @@
-"""Gain of each pass: for each one a pipeline shape that profits from it, on emulated engines in virtual time.
+"""Gain of each pass and policy: alone, and of all without it, on emulated engines in virtual time.
+
+For each pass there is a pipeline shape that profits from it. Then come the applications of ``benchmarks run``, one
+request at a time and under load, and random pipelines (``benchmarks.ablation``; left out with ``--shapes``). What gains
+nowhere has no place in the library.
 
 The engines follow latency profiles (an LLM with continuous batching and a prefix cache, a batching embedding model and
 a batching reranker; for the sources of the figures see ``fineflow.backends.emulated``), and the clock is virtual: the
@@ -7,7 +11,6 @@ seconds are exact, the same on every machine, and take no real time.
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,20 +21,18 @@ from langchain_core.documents import Document
 from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
-from langchain_core.vectorstores import InMemoryVectorStore
 
 import fineflow
 from benchmarks.report import arguments, finish, hardware, table
 from fineflow.cost_model.costs import costs
 from fineflow.engines import EmulatedEmbedding, EmulatedLLM, EmulatedReranker
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker
-from fineflow.passes import PASSES, Pass, decode, duplicates, prefill, prune, stages
+from fineflow.passes import PASSES, Pass, decode, prefill, prune, stages
 from fineflow.testing import virtual
-from fineflow.testing.langchain import FakeEmbeddings, FakeVectorStore
+from fineflow.testing.langchain import FakeVectorStore
 
 QUESTION = {"question": "Which bridge crosses the river in the old harbour?"}
 SEARCH_SECONDS = 0.06
-EMBEDDING_SECONDS = 0.075
 PASSAGES = [
     f"{subject} {verb} {place}, {since}."
     for subject in ("The oldest stone bridge", "A ferry", "The northern lighthouse", "Every tunnel")
@@ -134,32 +135,6 @@ def topics(world: World) -> Runnable[Any, Any]:
     return queries | one.map()
 
 
-@fineflow.external
-class EmbeddingService(FakeEmbeddings):
-    """Embeddings without an engine of fineflow: a service that answers one request at a time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._turn = asyncio.Lock()
-
-    async def aembed_query(self, text: str) -> list[float]:
-        async with self._turn:
-            await asyncio.sleep(EMBEDDING_SECONDS)
-        return self.embed_query(text)
-
-
-def three_searches(world: World) -> Runnable[Any, Any]:
-    """One query, searched by three steps; each search requests the query's embedding from the service."""
-    store = InMemoryVectorStore(EmbeddingService())
-    store.add_texts(PASSAGES, ids=[str(i) for i in range(len(PASSAGES))])
-    found: Any = RunnablePick("question") | store.as_retriever()
-    return (
-        RunnablePassthrough.assign(sources=found)
-        | RunnablePassthrough.assign(context=found | RunnableLambda(joined))
-        | RunnablePassthrough.assign(number=found | RunnableLambda(len))
-    )
-
-
 @dataclass(frozen=True)
 class Shape:
     """Pipeline that profits from a pass.
@@ -178,7 +153,6 @@ SHAPES = (
     Shape("queries, many documents reranked", expansion, stages, (1.2, 1.15)),
     Shape("long instructions, late context", late_context, prefill, (1.08, 1.08)),
     Shape("list of queries, each reranked", topics, decode, (1.3, 1.3)),
-    Shape("one query, searched three times", three_searches, duplicates, (2.0, 2.0)),
 )
 
 
@@ -200,7 +174,12 @@ def measure(shape: Shape) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    given = arguments(__doc__ or "", runs=1).parse_args(argv)
+    from benchmarks import ablation  # imports the harness, which the pipelines above do without
+
+    parser = arguments(__doc__ or "", runs=1)
+    parser.add_argument("--shapes", action="store_true", help="the shapes of pipelines only (3 s)")
+    ablation.add_arguments(parser)
+    given = parser.parse_args(argv)
     print(f"Gain of each pass: emulated engines, virtual seconds of ainvoke.\n{hardware()}\n")
     rows = [("shape", "stock", "all passes", "stock / all", "pass", "without it", "without / all")]
     figures, checks = {}, {}
@@ -212,7 +191,11 @@ def main(argv: list[str] | None = None) -> int:
         for what, ratio, bound in zip(("in stock", f"without {shape.off.__name__}"), ratios, shape.bounds, strict=True):
             checks[f"{shape.about}: {what} at least {bound:.2f} times as long"] = ratio >= bound
     print(table(rows), end="\n\n")
-    return finish({"seconds": figures}, checks, given.json)
+    found: dict[str, Any] = {"seconds": figures}
+    if not given.shapes:
+        gains = {name: took["without"] / took["all"] for name, took in figures.items()}
+        found |= ablation.measured(given, gains, checks)
+    return finish(found, checks, given.json)
 
 
 if __name__ == "__main__":

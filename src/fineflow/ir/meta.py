@@ -48,7 +48,6 @@ META: Mapping[str, str] = {
     # models and prompts
     "options": "keyword arguments bound to the model; of a prompt, its formatting options",
     "block": "tokens per block of the engine's prefix cache; absent if it has none",
-    "cache": "equal for models that share a prefix cache",
     "spare": "its beginnings are prefilled only while its engine does not write what they wait for",
     "remote": "the cache is on a server, to which prompts are sent ahead; answers do not wait for that",
     "urgent": "its requests carry its depth to the server as a priority",
@@ -58,15 +57,14 @@ META: Mapping[str, str] = {
     "only_streamed": "why a decode can be consumed in pieces only in calls in which stock streams it; empty if always",
     "streamed_answer": "a provider's model, of whose answers the sum of a stream is taken, as the user has said",
     # partial prefills
-    "templates": "the templates whose beginning is prefilled",
-    "elements": "text and values that it consists of",
+    "template": "the template whose beginning is prefilled",
+    "far": "the segments of the template that it consists of",
     "end": "the late variable before which it ends; empty for the whole prompt",
     "until": "the primitive whose completion makes the prefill too late",
-    "arms": "labels of the arms of a CONDITION that need it, of which another one may be taken",
+    "arm": "label of the arm of a CONDITION that needs it, of which another one may be taken",
     "condition": "that CONDITION",
     "whole": "the whole prompt is known, so the marker of the late variable need not appear in it",
     "grows": "the functions, in order, that make the value that it is prefilled with of a map's members so far",
-    "leads": "a decode whose first token early requests wait for",
     # parsers and items
     "through": "a parser or generator that passes on text in pieces",
     "packaged": "a package's function, which its message need not be plain data for",
@@ -81,8 +79,6 @@ META: Mapping[str, str] = {
     "losses": "runs in which that told nothing; more and more go without it",
     "max_batch": "maximum number of texts per engine batch; 0 for no limit",
     "by_id": "a union that drops documents which share an id",
-    "same_if": "equal for two searches of one store that return the same for the same query",
-    "same": "the search that runs once for several equal ones",
     # sizes
     "staged": "its stages do most of its work",
     "overlap": "weight by which steps of a fused MAP overlap",

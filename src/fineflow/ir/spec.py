@@ -99,14 +99,14 @@ def everything(graph: Graph) -> Iterator[Primitive]:
 
 
 def longest_paths(graph: Graph) -> dict[str, int]:
-    """Returns for each primitive the number of edges (data, order, ``shares``) on its longest path to the graph's end.
+    """Returns for each primitive the number of edges (data, order) on its longest path to the graph's end.
 
     The output, and primitives that nothing waits for, have 0. Bodies are separate graphs, counted from their own
     output.
     """
     depth = dict.fromkeys((p.name for p in graph), 0)
     for p in reversed(graph.primitives):
-        for name in (*(ref.name for ref in p.args.values()), *p.after, p.params.get("shares", "")):
+        for name in (*(ref.name for ref in p.args.values()), *p.after):
             if name in depth:
                 depth[name] = max(depth[name], depth[p.name] + 1)
     return depth

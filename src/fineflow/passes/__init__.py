@@ -14,15 +14,13 @@ from fineflow.ir import Graph
 from fineflow.ir.spec import verify
 from fineflow.passes.bind import bind
 from fineflow.passes.decode import decode
-from fineflow.passes.duplicates import duplicates
-from fineflow.passes.fanout import fanout
 from fineflow.passes.prefill import prefill
 from fineflow.passes.prune import prune
 from fineflow.passes.stages import stages
 
 Pass = Callable[[Graph], Graph]
 
-PASSES: tuple[Pass, ...] = (prune, duplicates, stages, prefill, fanout, decode)
+PASSES: tuple[Pass, ...] = (prune, stages, prefill, decode)
 
 
 def checked(passes: Any) -> tuple[Pass, ...]:
@@ -99,8 +97,6 @@ __all__ = [
     "bind",
     "checked",
     "decode",
-    "duplicates",
-    "fanout",
     "prefill",
     "prune",
     "rewrite",

@@ -112,33 +112,15 @@ class Prompt:
         """Returns the argument of ``rendered`` that provides a variable; "" if the template fills it in by itself."""
         return next((arg for arg in (f"key:{variable}", "value", "rest") if arg in self.rendered.args), "")
 
-
-Element = tuple[str, Ref | None]
-"""A known part of a prompt: text, and None; or the argument that provides a variable, and its origin."""
+    def far(self, end: str) -> int:
+        """Returns the number of segments before the variable ``end``; of all if that is ""."""
+        places = (i for i, (kind, text) in enumerate(self.segments) if kind != "text" and text == end)
+        return next(places, len(self.segments))
 
 
 def names(prompt: Prompt, args: Iterable[str]) -> frozenset[str]:
     """Returns the variables of a prompt that these arguments provide."""
     return frozenset(text for kind, text in prompt.segments if kind != "text" and prompt.argument(text) in args)
-
-
-def elements(prompt: Prompt, end: str) -> tuple[Element, ...]:
-    """Returns the known parts of a prompt up to the variable ``end`` ("" for the whole prompt)."""
-    found: list[Element] = []
-    several = len({text for kind, text in prompt.segments if kind != "text"}) > 1
-    for kind, text in prompt.segments:
-        arg = prompt.argument(text)
-        if kind == "text":
-            found.append((text, None))
-        elif text == end:
-            break
-        elif arg == "value":  # a dict, unless there is only one variable: then possibly its plain value
-            if not several or prompt.sources[arg].key is not None:
-                break
-            found.append((f"key:{text}", Ref(prompt.sources[arg].name, text)))
-        elif arg:
-            found.append((arg, prompt.sources[arg]))
-    return tuple(found)
 
 
 @dataclass(slots=True)
@@ -209,9 +191,9 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
     rest = prompt.rendered.args.keys() - each.known
     sources, p = prompt.sources, prompt.prefill
     late = {arg for arg in rest if arg not in sources or not ready.waits(sources[arg].name) <= each.waits}
-    beginning = {"templates": (prompt.rendered.component,), "until": prompt.until, "whole": not each.end}
+    beginning = {"template": prompt.rendered.component, "until": prompt.until, "whole": not each.end}
     if prompt.arm:
-        beginning |= {"arms": frozenset({prompt.arm}), "condition": prompt.until}
+        beginning |= {"arm": prompt.arm, "condition": prompt.until}
     return Primitive(
         name,
         Op.PARTIAL_PREFILL,
@@ -223,7 +205,7 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
         engine=p.engine,
         after=prompt.after,
         component=p.component,
-        meta={**p.meta, **beginning, "end": each.end, "elements": elements(prompt, each.end)},
+        meta={**p.meta, **beginning, "end": each.end, "far": prompt.far(each.end)},
     )
 
 

@@ -20,7 +20,6 @@ from fineflow.passes.beginnings import (
     pays,
     prompts_of,
 )
-from fineflow.passes.fanout import early
 from fineflow.passes.grown import growing_prefill, grown_value
 from fineflow.passes.grown import refusal as growing_refusal
 
@@ -58,7 +57,7 @@ def prefill(graph: Graph) -> Graph:
                 splits.add(prompt, found, ready, before=p.name)
                 if not prompt.arm:  # an arm may not be prefilled in this call
                     splits.once(p, prompt)
-    return early(splits.edit.graph())
+    return splits.edit.graph()
 
 
 class _Splits:
@@ -101,13 +100,13 @@ class _Splits:
         ahead = [q for q in self.edit if q.name.startswith(f"{prompt.name}.partial_prefill")]
         if not ahead:
             return
-        far = len(ahead[-1].meta["elements"])
+        far = ahead[-1].meta["far"]
 
         def cut(body: Graph) -> Graph:
             if body.by_name.get(prompt.rendered.name) is not prompt.rendered:
                 return body
             own = (q for q in body if q.name.startswith(f"{_place(prompt.prefill)}.partial_prefill"))
-            gone = {q.name: q for q in own if len(q.meta["elements"]) <= far}
+            gone = {q.name: q for q in own if q.meta["far"] <= far}
             for q in gone.values():
                 end = _before(q.meta["end"])
                 notes = [n for n in self.edit.earlier if n.where == prompt.prefill.name and end in n.reason]

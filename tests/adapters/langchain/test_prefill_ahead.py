@@ -23,7 +23,7 @@ from fineflow.adapters.langchain.components.completion import EngineLLM
 from fineflow.backends.transformers import TransformersEngine
 from fineflow.cost_model.costs import Line, costs
 from fineflow.ir import Op
-from fineflow.passes import PASSES, fanout, prefill
+from fineflow.passes import PASSES, prefill
 from fineflow.protocols import Delta
 from fineflow.runtime.loop.submission import run_async, run_sync
 from fineflow.testing.differential import assert_same
@@ -40,7 +40,7 @@ VALUE: dict[str, Any] = {
     "items": ["Torstad", "Kelmora", "Nelbury"],
     "history": [HumanMessage(FACTS * 3), AIMessage(FACTS * 2)],
 }
-WITHOUT = tuple(each for each in PASSES if each not in (prefill, fanout))
+WITHOUT = tuple(each for each in PASSES if each is not prefill)
 
 
 @functools.cache

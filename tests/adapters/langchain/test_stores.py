@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from langchain_core.documents import Document
-from langchain_core.embeddings import DeterministicFakeEmbedding
-from langchain_core.embeddings import FakeEmbeddings as RandomEmbeddings
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from fineflow.adapters.langchain.kernels.common import LeftToStock
-from fineflow.adapters.langchain.stores.facts import again, known, own_function, query_embeddings, same_if, with_vector
+from fineflow.adapters.langchain.stores.facts import known, own_function, query_embeddings, with_vector
 from fineflow.testing.langchain import FakeEmbeddings, FakeVectorStore
 
 
@@ -35,46 +32,6 @@ def test_stores_are_known_by_their_methods() -> None:
     embeddings = FakeEmbeddings()
     assert query_embeddings(memory(embeddings=embeddings)) is embeddings
     assert query_embeddings(memory(Scoring)) is None
-
-
-def test_a_document_found_again_shares_what_two_searches_share() -> None:
-    store = memory()
-    (first,), (second,) = (store.similarity_search("one", k=1) for _ in range(2))
-    copy = again(store)(first)
-    for other in (second, copy):
-        assert other == first and other is not first and type(other) is Document
-        assert other.metadata is not first.metadata
-        assert other.metadata["tags"] is first.metadata["tags"]  # the store's own list
-    with pytest.raises(LookupError, match="FakeVectorStore is not a store whose searches are known"):
-        again(FakeVectorStore())
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        ({}, {}, True),
-        ({"k": 2}, {"k": 2}, True),
-        ({"k": 2}, {"k": 3}, False),
-        ({"k": 1}, {"k": True}, False),
-        ({"filter": {"a": [1, "x"]}}, {"filter": {"a": [1, "x"]}}, True),
-        ({"filter": {"a": 1}}, {"filter": {"a": 1.0}}, False),
-        ({"filter": bool}, {"filter": bool}, True),
-        ({"filter": object()}, {"filter": object()}, False),
-    ],
-)
-def test_same_settings(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
-    store = memory()
-    keys = [same_if(store.as_retriever(search_kwargs=kwargs)) for kwargs in (one, other)]
-    assert None not in keys and (keys[0] == keys[1]) is same
-    assert same_if(memory().as_retriever(search_kwargs=one)) != keys[0]  # another store
-    assert same_if(store.as_retriever(search_type="mmr", search_kwargs=one)) != keys[0]
-
-
-def test_stores_of_which_nothing_can_be_said() -> None:
-    assert same_if(FakeVectorStore().as_retriever()) is None
-    assert same_if(memory(Scoring).as_retriever()) is None
-    assert same_if(memory(embeddings=RandomEmbeddings(size=4)).as_retriever()) is None  # random vectors
-    assert same_if(memory(embeddings=DeterministicFakeEmbedding(size=4)).as_retriever()) is not None
 
 
 def test_functions_in_the_settings() -> None:

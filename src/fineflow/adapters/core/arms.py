@@ -3,8 +3,8 @@
 An arm that is not taken is prefilled in vain, and a prefill that is under way when the choice is made delays the arm
 that is taken. So nothing is prefilled unless the engine has nothing else to do, and no other call under way has used
 it. The time to spend is a share of what the choice took at least in the last calls. All arms get the same part of it,
-after what they have in common, as far as the engine computes it in that time: on an idle engine a prefill may be split
-anywhere. They go one after the other; the choice ends all but its own, and any other request what is under way.
+as far as the engine computes them in that time: on an idle engine a prefill may be split anywhere. They go one after
+the other; the choice ends all but its own, and any other request what is under way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from fineflow.adapters.core.decoding import encode, least, settled
+from fineflow.adapters.core.decoding import encode, settled
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op, Primitive
 from fineflow.protocols import LLMEngine, Measured, PrefixCache
@@ -24,16 +24,16 @@ from fineflow.runtime.call.trace import Warmed
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
-from fineflow.runtime.queues.prompts import Prompt
+from fineflow.runtime.queues.prompts import Prompt, least
 
 _BEGUN = "the time goes to what it has in common with others"
 _SURE = 0.8  # of the time in which the choice was made lately: engines take longer now and then
 
 
 class _Wish(NamedTuple):
-    """A beginning that may be prefilled for one or more arms. kept: tokens of it that are cached already."""
+    """A beginning that may be prefilled for an arm. kept: tokens of it that are cached already."""
 
-    arms: frozenset[str]
+    arm: str
     prompt: Prompt
     kept: int
     answer: asyncio.Future[Warmed]
@@ -60,7 +60,7 @@ class _Choice:
         tokens = settled(self._engine, await encode(self._engine, lambda: text))
         kept = self._engine.cached(tokens) if isinstance(self._engine, PrefixCache) else 0
         prompt = Prompt(tokens, self._engine.block_size)
-        wish = _Wish(p.meta["arms"], prompt, kept, self._run.call.loop.create_future())
+        wish = _Wish(p.meta["arm"], prompt, kept, self._run.call.loop.create_future())
         if len(tokens) - kept < least(self._engine) or self._over_for(wish):
             return Warmed(0, len(tokens), kept)
         self._wishes.append(wish)
@@ -72,7 +72,7 @@ class _Choice:
         try:
             await asyncio.sleep(0)  # arms whose beginnings are known at the same moment come together
             while self._wishes:
-                wishes, self._wishes = sorted(self._wishes, key=lambda wish: -len(wish.arms)), []
+                wishes, self._wishes = self._wishes, []
                 why, ends = self._parts(wishes)
                 for wish, end in zip(wishes, ends, strict=True):
                     gone = why or ("another arm was taken" if self._over_for(wish) else "" if end else _BEGUN)
@@ -87,7 +87,7 @@ class _Choice:
     def _parts(self, wishes: Sequence[_Wish]) -> tuple[str, list[int]]:
         """Returns why nothing is prefilled ("" if something is), and where what is prefilled of each beginning ends.
 
-        What several arms begin with comes first. Then each arm gets the same part of the time that is left.
+        Each arm gets the same part of the time. One that begins as an earlier one does goes on where that one ends.
         """
         engine, ends = self._engine, [0] * len(wishes)
         soonest, line = costs.soonest(engine.name, self._name), costs.line(engine.name, Op.PREFILL)
@@ -98,7 +98,7 @@ class _Choice:
         seen = set[int]()
         for i, wish in enumerate(wishes):
             known = max(wish.kept, wish.prompt.leading(seen))
-            others = 1 if len(wish.arms) > 1 else len(wishes) - i
+            others = len(wishes) - i
             fits = max(seconds / others - line.fixed, 0.0) / line.each if line.each else room
             new = int(min(len(wish.prompt) - known, fits, room / others)) // size * size
             if new >= enough:
@@ -121,7 +121,7 @@ class _Choice:
         return not work.cancelled() and work.result()
 
     def _over_for(self, wish: _Wish) -> bool:
-        return bool(self._chosen) and self._chosen not in wish.arms
+        return bool(self._chosen) and self._chosen != wish.arm
 
     def _chose(self) -> None:
         self._chosen = self._run.released[self._name, CHOSEN]

@@ -19,9 +19,9 @@ from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.llm_queue import llm_queue_of
+from fineflow.runtime.queues.prompts import least
 from fineflow.runtime.queues.registry import expect_queues
 
-_LEAST = 64
 _LONG = 4000  # characters whose encoding takes about as long as a change of threads is worth (1 ms)
 _UNSETTLED = 4  # tokens at the end of a text that may change when more text follows
 
@@ -115,14 +115,3 @@ def _fitting(engine: LLMEngine, seconds: float) -> int:
 def settled(engine: LLMEngine, tokens: Sequence[int]) -> Sequence[int]:
     """Returns the full KV cache blocks of a beginning of a prompt that no following text can change."""
     return tokens[: max(len(tokens) - _UNSETTLED, 0) // engine.block_size * engine.block_size]
-
-
-def least(engine: LLMEngine) -> float:
-    """Returns the tokens above which a separate prefill pays: their time outweighs the fixed cost of a request.
-
-    The default, measured on a CPU, is 64. An engine's own measurements are trusted only within a factor of two, because
-    they are taken while other requests run.
-    """
-    line = costs.line(engine.name, Op.PREFILL)
-    own = line.fixed / line.each if costs.measured(engine.name, Op.PREFILL) and line.each else _LEAST
-    return max(min(own, 2 * _LEAST), _LEAST / 2, engine.block_size)

@@ -157,6 +157,5 @@ def _reaches_engine(p: Primitive) -> bool:
 
 
 def asked(graph: Graph) -> int:
-    """Counts requests to stores and their embeddings; stages, and searches that copy an equal one, make none."""
-    asking = [p for p in running(graph) if p.op in (Op.EMBED, Op.SEARCH) and not p.params.get("stage")]
-    return len([p for p in asking if "same" not in p.params])
+    """Counts requests to stores and their embeddings; stages make none."""
+    return sum(p.op in (Op.EMBED, Op.SEARCH) and not p.params.get("stage") for p in running(graph))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
-from os.path import commonprefix
 from typing import Any
 
 from fineflow.adapters.core.decoding import adecode, awarm
-from fineflow.adapters.core.prefills import UnderWay, note_parts, parts_of, prefilled, set_done, sharing, too_late
+from fineflow.adapters.core.prefills import note_parts, parts_of, too_late
 from fineflow.adapters.semantic.calls import failed
 from fineflow.adapters.semantic.prompts import MARK, Written
 from fineflow.ir import Op, Primitive
@@ -37,44 +36,27 @@ def prefill(p: Primitive, args: Args, run: Execution) -> Any:
 
 
 def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
-    """Prefills the text of a prompt before its first late variable; of several prompts, their common beginning."""
+    """Prefills the text of a prompt before its first late variable."""
     if too_late(p, run):
         return 0
-    known = _fields(args)
-    texts = [template.text(known) for template in p.meta["templates"]]
-    text = commonprefix(texts).partition(MARK)[0]  # noqa: RUF071 (texts, not paths)
-    shared = sharing(p, run)
-
-    async def warm() -> int:
-        await shared()
-        return 0 if too_late(p, run) else await awarm(p.component, text)
-
-    work = run.call.memory(UnderWay)[p.name] = _working(p, run, warm)
-    return work
+    text: str = p.meta["template"].text(_fields(args)).partition(MARK)[0]
+    return _working(p, run, lambda: awarm(p.component, text))
 
 
 def decode(p: Primitive, args: Args, run: Execution) -> Any:
-    shared, first = sharing(p, run), prefilled(p.name, run) if p.meta.get("leads") else None
     prompt, parts, objectives = args["cache"], parts_of(p, run), run.call.facts.objectives
     stream: Stream[str] = run.call.facts.streams.setdefault(p.name, Stream())
 
     async def answer() -> Written:
-        try:
-            await shared()
-            request_context.parts.set(parts)
-            if (objective := objectives.get(p.name)) is not None:
-                request_context.objective.set(objective)
-            said = []
-            async with aclosing(adecode(p.component, lambda: prompt, p.meta["options"])) as deltas:
-                async for delta in deltas:
-                    said.append(delta.text)
-                    stream.put(delta.text)
-                    if first is not None:
-                        set_done(first)
-            return Written("".join(said))
-        finally:
-            if first is not None:
-                set_done(first)
+        request_context.parts.set(parts)
+        if (objective := objectives.get(p.name)) is not None:
+            request_context.objective.set(objective)
+        said = []
+        async with aclosing(adecode(p.component, lambda: prompt, p.meta["options"])) as deltas:
+            async for delta in deltas:
+                said.append(delta.text)
+                stream.put(delta.text)
+        return Written("".join(said))
 
     return _working(p, run, answer)
 

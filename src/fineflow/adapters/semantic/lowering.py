@@ -223,4 +223,4 @@ class _Lowering:
 
 
 def _prefix_cache(engine: LLMEngine) -> dict[str, Any]:
-    return {"block": engine.block_size, "cache": id(engine), "spare": True} if engine.can_prefill else {}
+    return {"block": engine.block_size, "spare": True} if engine.can_prefill else {}

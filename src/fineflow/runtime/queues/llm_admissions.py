@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-from fineflow.cost_model.costs import costs
-from fineflow.ir import Op
 from fineflow.ir.objectives import THROUGHPUT, TPOT, TTFT
 from fineflow.protocols import LLMEngine
 from fineflow.runtime.queues.decode_stream import DecodeStream
@@ -37,6 +35,7 @@ from fineflow.runtime.queues.placement import (
     separates,
 )
 from fineflow.runtime.queues.policy import PATIENCE, Policy, by_start, decide, mixes
+from fineflow.runtime.queues.prompts import least
 
 
 class Admissions(EngineQueue[LLMRequest]):
@@ -216,14 +215,14 @@ class Admissions(EngineQueue[LLMRequest]):
     def _follows(self, request: LLMRequest, instance: Instance) -> bool:
         """Returns True if a request had better wait for a running one that computes a prefix of its prompt.
 
-        It then computes less, but in an iteration of its own. Engines that share a prefix with ``shares_at_once`` do
-        the same by themselves.
+        It then computes less, but in an iteration of its own. Even if that takes longer (some engines compute a few
+        hundred tokens at no cost in time), it leaves room in the iterations of others, and calls ahead compute no more
+        than stock's, of which a later one finds what the earlier one has computed. Engines that share a prefix with
+        ``shares_at_once`` do the same by themselves.
         """
         if not instance.computing or getattr(instance.engine, "shares_at_once", False):
             return False
-        shared = instance.computes(request.prompt, request.seen.rank)
-        line = costs.line(instance.engine.name, Op.PREFILL)
-        return shared * line.each > line.fixed
+        return instance.computes(request.prompt, request.seen.rank) >= least(instance.engine)
 
     def _comes_first_again(self, request: LLMRequest) -> bool:
         """Returns True if the next request of a query that has none in the queue would come before all that wait."""

@@ -13,12 +13,17 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
+from fineflow.cost_model.costs import costs
+from fineflow.ir import Op
+from fineflow.protocols import LLMEngine
+
 TEXT, INPUT, OUTPUT = "text", "input", "output"
 """Kinds of segments: constant text, the value of a variable, and what a model wrote earlier in the same prompt."""
 
 _UNSETTLED = 4  # tokens at the end of a segment that may be other ones, as tokenizers join texts
 
 _REMEMBERED = 1024  # lengths of texts per queue
+_LEAST = 64
 
 
 class Part(NamedTuple):
@@ -125,3 +130,14 @@ def _keys(tokens: Sequence[int], size: int) -> list[int]:
     for start in range(0, len(tokens) // size * size, size):
         keys.append(hash((keys[-1], *tokens[start : start + size])))
     return keys[1:]
+
+
+def least(engine: LLMEngine) -> float:
+    """Returns the tokens from which on a prefill of their own pays, or a wait for another request that computes them.
+
+    Their time outweighs the fixed cost of a request. The default, measured on a CPU, is 64. Measurements of the engine
+    are trusted only within a factor of two, because they are taken while other requests run.
+    """
+    line = costs.line(engine.name, Op.PREFILL)
+    own = line.fixed / line.each if costs.measured(engine.name, Op.PREFILL) and line.each else _LEAST
+    return max(min(own, 2 * _LEAST), _LEAST / 2, engine.block_size)

@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 
-from fineflow.adapters.core.prefills import parts_of, prefilled, set_done, sharing
+from fineflow.adapters.core.prefills import parts_of
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.chunks import added
 from fineflow.adapters.langchain.components.chat import ChatEngine
@@ -61,8 +61,6 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
         work.reports = Recorder(model)
         if streams and by_events(p, run) and takes_manager(model._stream if run.call.sync else model._astream):
             work.reports.told = []
-    if start.first is not None:
-        work.done.add_done_callback(partial(_set_done, start.first))
     return Work(
         work, partial(_message, model, work, events=by_events(p, run), summed=bool(p.meta.get("streamed_answer")))
     )
@@ -71,19 +69,16 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
 class _Decode:
     """Starts one decode. An object with slots: of a closure, Python's garbage collector would visit every cell."""
 
-    __slots__ = ("first", "options", "p", "parts", "prompt", "recorder", "run", "shared", "stop", "streams")
+    __slots__ = ("options", "p", "parts", "prompt", "recorder", "run", "stop", "streams")
 
     def __init__(
         self, p: Primitive, prompt: Any, stop: Any, options: Mapping[str, Any], run: Execution, *, streams: bool
     ) -> None:
         self.p, self.prompt, self.stop, self.options, self.run = p, prompt, stop, options, run
-        self.shared, self.parts, self.streams = sharing(p, run), parts_of(p, run), streams
-        self.first = prefilled(p.name, run) if p.meta.get("leads") else None
+        self.parts, self.streams = parts_of(p, run), streams
         self.recorder: Recorder | None = None
 
     async def __call__(self, entry: Entry) -> Any:
-        if not self.run.call.bounded:  # else the other one may never be sent
-            await self.shared()
         request_context.parts.set(self.parts)
         self.recorder = entry.reports
         entry.reports.silence()
@@ -94,7 +89,7 @@ class _Decode:
             entry.running()
             if self.streams:
                 chunks = priority.pieces(self.p, self.options, self.chunks)
-                return await _consume(entry, chunks, slot, self.first, paced=not self.run.needed(self.p))
+                return await _consume(entry, chunks, slot, paced=not self.run.needed(self.p))
             return await priority.answer(self.p, self.options, self.generate)
 
     def chunks(self, options: Any) -> AsyncGenerator[Any, None]:
@@ -106,15 +101,11 @@ class _Decode:
         return _generate(self.p.component, self.prompt, self.stop, options, self.recorder, self.run)
 
 
-def _set_done(first: Any, _: Any) -> None:
-    set_done(first)
-
-
 def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Execution) -> bool:
     """Returns True if the decode has to use the component's streaming method."""
     if not isinstance(model, BaseChatModel):
         return False
-    early = p.op is Op.PARTIAL_DECODE or bool(p.meta.get("leads"))  # others wait for its pieces, or for the first one
+    early = p.op is Op.PARTIAL_DECODE  # others wait for its pieces
     if not (early or run.call.streaming or run.call.facts.streams_models):
         return bool(model._should_stream(async_api=not run.call.sync, **options))
     if not model._should_stream(async_api=not run.call.sync, **{**options, "stream": True}):
@@ -171,9 +162,7 @@ def _told(chunks: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
     return chunks if recorder.told is None else told()
 
 
-async def _consume(
-    entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot, first: asyncio.Future[object] | None, *, paced: bool
-) -> list[Any]:
+async def _consume(entry: Entry, chunks: AsyncGenerator[Any, None], slot: Slot, *, paced: bool) -> list[Any]:
     """Reads a decode and puts its pieces into its stream as they arrive.
 
     paced: only stock waits for it. Then it does not run far ahead of a slow reader of stock's, and gives up its slot
@@ -183,8 +172,6 @@ async def _consume(
     try:
         async for chunk in chunks:
             entry.stream.put(chunk)
-            if first is not None:
-                set_done(first)
             if slot.ahead is not None:
                 slot.ahead.answers()
             if paced and entry.stream.full:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from os.path import commonprefix
 from typing import Any
 
@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.prompts import MessagesPlaceholder
 
 from fineflow.adapters.core.arms import warm_arm
-from fineflow.adapters.core.prefills import UnderWay, sharing, too_late
+from fineflow.adapters.core.prefills import too_late
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, fields, plain
 from fineflow.adapters.langchain.models.servers import served
 from fineflow.ir import Primitive
@@ -37,26 +37,15 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     """Prefills the text of the prompt before the first late variable; returns 0 if that would be too late.
 
     The whole prompt is rendered, chat template included, with a mark in place of late values, and cut at the mark. So
-    the known beginning is a prefix of the final text, whatever the templates add. For several templates it is their
-    common beginning.
+    the known beginning is a prefix of the final text, whatever the templates add.
     """
-    items = args.get("items")
-    if too_late(p, run) or (isinstance(items, Sequence) and len(items) < 2):
+    if too_late(p, run):
         return 0  # nothing to prefill for
     plain(fields(args))
     reader = reader_of(p)
     known = beginning_of(p, reader, fields(args))
-    if p.meta.get("arms"):
-        return run.spawn(warm_arm(p, reader.engine, known, run), p)
-    shared = sharing(p, run)
-
-    async def warm() -> Any:
-        await shared()
-        return 0 if too_late(p, run) else await reader.awarm(known)
-
-    # A task of the query that does not count as one of the user's steps: these may be limited, and wait for it.
-    run.call.memory(UnderWay)[p.name] = work = run.spawn(warm(), p)
-    return work
+    # A task of the query that does not count as one of the user's steps: these may be limited.
+    return run.spawn(warm_arm(p, reader.engine, known, run) if p.meta.get("arm") else reader.awarm(known), p)
 
 
 def beginning_of(p: Primitive, reader: Any, known: Mapping[str, Any], begun: Mapping[str, str] | None = None) -> str:
@@ -65,7 +54,7 @@ def beginning_of(p: Primitive, reader: Any, known: Mapping[str, Any], begun: Map
     Raises LeftToStock if the prompt does not show where that is.
     """
     started = {name: text + _MARK for name, text in (begun or {}).items()}
-    texts = [text for template in p.meta["templates"] for text in _texts(p, reader, template, known, started)]
+    texts = list(_texts(p, reader, p.meta["template"], known, started))
     if not p.meta["whole"] and not any(_MARK in text for text in texts):
         raise LeftToStock("the prompt does not show its late variable")
     return commonprefix(texts).partition(_MARK)[0]  # noqa: RUF071 (texts, not paths)

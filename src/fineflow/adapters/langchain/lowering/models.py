@@ -112,15 +112,13 @@ def _prefix_cache(model: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(model, (ChatEngine, EngineLLM)):
         engine: Any = model.engine
         tools = {name: options[name] for name in TOOLS if name in options}
-        # Chat templates show tools before the messages: other tools make another beginning.
-        cache = (id(engine), repr(tools)) if tools else id(engine)
-        return {"block": engine.block_size, "cache": cache, "options": tools} if engine.can_prefill else {}
+        return {"block": engine.block_size, "options": tools} if engine.can_prefill else {}
     server = served(model, options)
     if server is None:
         return {}
     if why := warmed(server):
         return {"whole_prompts": why}
-    return {"block": server.server.block_size, "cache": id(server.server), "remote": True, "options": options}
+    return {"block": server.server.block_size, "remote": True, "options": options}
 
 
 def _only_streamed(model: Any, options: Mapping[str, Any], *, answers: bool) -> str:

@@ -5,15 +5,14 @@ The table is in ``known_stores``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.analysis import analyse
-from fineflow.adapters.core.batched_search import chroma_contents, exactly
+from fineflow.adapters.core.batched_search import chroma_contents
 from fineflow.adapters.langchain.kernels.common import LeftToStock
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES, Known, row_of
 
@@ -61,14 +60,6 @@ def has_vector(retriever: VectorStoreRetriever, query: str) -> bool:
     row = known(retriever.vectorstore)
     ready = row.embeddings(retriever.vectorstore) if row is not None else None
     return isinstance(ready, Ready) and ready.has(query)
-
-
-def again(store: VectorStore) -> Callable[[Document], Document]:
-    """Returns the function that recreates a known store's documents. Raises LookupError for other stores."""
-    row = known(store)
-    if row is None:
-        raise LookupError(f"{type(store).__name__} is not a store whose searches are known")
-    return row.again
 
 
 def with_vector(
@@ -162,22 +153,3 @@ def _parts(value: Any) -> Iterator[Any]:
             yield from _parts(part)
     else:
         yield value
-
-
-def same_if(retriever: VectorStoreRetriever) -> str | None:
-    """Returns a key that is equal for retrievers of one store that find the same for the same query; None if unknown.
-
-    Only for stores whose every search makes new documents from the same data. Settings are equal if their types are
-    equal, too (a store may distinguish 1 from True); functions are equal if they are the same object.
-    """
-    store = retriever.vectorstore
-    row = known(store)
-    if row is None or _samples(row.embeddings(store)):
-        return None
-    return f"{id(store)} {retriever.search_type} {exactly(retriever.search_kwargs)}"  # two may read one collection
-
-
-def _samples(embeddings: Any) -> bool:
-    """Returns True for LangChain's own fake embeddings, whose vectors are random."""
-    kind = type(embeddings)
-    return any(c.__name__ == "FakeEmbeddings" and c.__module__.startswith("langchain") for c in kind.__mro__)

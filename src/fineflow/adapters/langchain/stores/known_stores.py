@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.core.batched_search import CHROMA, Together, chroma_contents
@@ -45,8 +44,7 @@ class Known:
     """A store class.
 
     attribute: holds the embeddings of its queries. within: the attribute that holds the object with that attribute, if
-    it is not the store itself. again: makes a found document as the next equal search would return it, sharing with the
-    store what that one would share. together: batches searches of several queries, if possible. asynchronous: its async
+    it is not the store itself. together: batches searches of several queries, if possible. asynchronous: its async
     searches await ``aembed_query`` (others call their sync twins, and so ``embed_query``, in a thread). inner: methods
     of its own that its searches call. able: returns True if the row holds for this very store. contents: returns what
     it shares with another object over the same documents.
@@ -59,7 +57,6 @@ class Known:
     module: str
     name: str
     attribute: str
-    again: Callable[[Document], Document]
     within: str = ""
     together: Together | None = None
     asynchronous: bool = False
@@ -92,18 +89,6 @@ class Known:
             setattr(copy, self.within, copying.copy(getattr(store, self.within)))
         setattr(getattr(copy, self.within) if self.within else copy, self.attribute, embeddings)
         return copy
-
-
-def _deep(doc: Document) -> Document:
-    return doc.model_copy(deep=True)  # every search reads it from the database anew
-
-
-def _over_the_same_values(doc: Document) -> Document:
-    return Document(id=doc.id, page_content=doc.page_content, metadata=doc.metadata)  # pydantic copies only the dict
-
-
-def _itself(doc: Document) -> Document:
-    return doc
 
 
 # FAISS returns the documents that it holds. ``index.search`` takes many vectors, but the distances then differ in the
@@ -165,7 +150,6 @@ KNOWN = (
         "langchain_chroma.vectorstores",
         "Chroma",
         "_embedding_function",
-        again=_deep,
         together=CHROMA,
         inner=("_Chroma__query_collection",),
         contents=chroma_contents,
@@ -174,7 +158,6 @@ KNOWN = (
         "langchain_core.vectorstores.in_memory",
         "InMemoryVectorStore",
         "embedding",
-        again=_over_the_same_values,
         together=MEMORY,
         asynchronous=True,
         inner=("_similarity_search_with_score_by_vector",),
@@ -184,7 +167,6 @@ KNOWN = (
         "langchain_community.vectorstores.faiss",
         "FAISS",
         "embedding_function",
-        again=_itself,
         asynchronous=True,
         inner=("_embed_query", "_aembed_query", "_embed_documents", "_aembed_documents", "_create_filter_func"),
         able=_is_plain_faiss,
@@ -195,7 +177,6 @@ KNOWN = (
         "langchain_postgres.vectorstores",
         "PGVector",
         "embedding_function",
-        again=_deep,
         asynchronous=True,
         inner=("_PGVector__query_collection", "_PGVector__aquery_collection", "_results_to_docs_and_scores"),
         contents=_pgvector_contents,
@@ -207,7 +188,6 @@ KNOWN = (
         "PGVectorStore",
         "embedding_service",
         within="_PGVectorStore__vs",
-        again=_deep,
         asynchronous=True,
         able=_no_inline,
         contents=_table,
@@ -218,7 +198,6 @@ KNOWN = (
         "langchain_postgres.v2.async_vectorstore",
         "AsyncPGVectorStore",
         "embedding_service",
-        again=_deep,
         asynchronous=True,
         inner=("_AsyncPGVectorStore__query_collection", "_AsyncPGVectorStore__query_collection_with_filter"),
         able=_no_inline,

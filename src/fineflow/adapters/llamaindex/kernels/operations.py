@@ -38,7 +38,7 @@ def partial_prefill(p: Primitive, args: Args, run: Execution) -> Any:
     reader = reader_of(p.component)
     if reader is None:
         raise LeftToStock("prompts may no longer be sent ahead to the model")
-    text = beginning(p.component, p.meta["templates"][0], known)
+    text = beginning(p.component, p.meta["template"], known)
     if not text:
         raise LeftToStock("the prompt does not show its late variable")
     return run.spawn(reader.awarm(text), p)

@@ -170,14 +170,14 @@ def reader_of(llm: Any) -> EngineLLM | Served | None:
 def prefix_cache(llm: Any) -> dict[str, Any]:
     """Returns the metadata with which passes plan prefills: the prefix cache of the model, or why there is none."""
     if type(llm) is EngineLLM:
-        kept = {"block": llm.engine.block_size, "cache": id(llm.engine)} if llm.engine.can_prefill else {}
+        kept = {"block": llm.engine.block_size} if llm.engine.can_prefill else {}
         return {**kept, **engine_on(llm.engine)}
     found = served(llm)
     if found is None:
         return {}
     if why := warmed(found):
         return {"whole_prompts": why}
-    return {"block": found.server.block_size, "cache": id(found.server), "remote": True}
+    return {"block": found.server.block_size, "remote": True}
 
 
 def beginning(llm: Any, template: Any, known: Mapping[str, str]) -> str:

@@ -30,7 +30,7 @@ from fineflow.adapters.langchain.stores.known_stores import KNOWN, Known
 from fineflow.ir import Effect, Effects, Op
 from fineflow.runtime.loop.workers import in_thread
 
-STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding", again=lambda doc: doc))
+STORES = (*KNOWN, Known("fineflow.testing.retrieval", "FakeVectorStore", "embedding"))
 """Stores whose writing methods call the embeddings once, for all documents, and touch nothing but the store."""
 WRITES = ("add_documents", "aadd_documents", "add_texts", "aadd_texts")
 _VECTORS = "vectors"

@@ -26,7 +26,7 @@ from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.models.local import encoder_of
 from fineflow.adapters.langchain.resources import keep_to_connections
 from fineflow.adapters.langchain.run_recorder import starts_runs
-from fineflow.adapters.langchain.stores.facts import EMBEDS, known, own_function, query_embeddings, same_if
+from fineflow.adapters.langchain.stores.facts import EMBEDS, known, own_function, query_embeddings
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES
 from fineflow.declare import declared_external
 from fineflow.ir import Effect, Effects, Graph, Op, Ref
@@ -87,7 +87,6 @@ def lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBu
         effects=effects,
         kind=DOCUMENTS,
         foreign=True,
-        same_if=same_if(retriever),
         assumed=b.assume_pure,
         **store_on(store),
     )
