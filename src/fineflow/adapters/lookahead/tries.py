@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead.code import Guard, guards, meeting_of
 from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN, Stop
+from fineflow.adapters.python.graph import Guard, guards, meeting_of
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
 
 RULES: dict[str, Callable[[Frame, Instruction], None]] = {}
-"""What each instruction does to actual values (Python 3.11 to 3.13)."""
+"""What each instruction does to actual values."""
 
 
 def rule(names: str) -> Callable[[Callable[[Frame, Instruction], None]], Callable[[Frame, Instruction], None]]:
