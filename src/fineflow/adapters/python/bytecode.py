@@ -13,6 +13,7 @@ from __future__ import annotations
 import dis
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from types import CodeType
@@ -67,7 +68,7 @@ def decoded(code: CodeType) -> Decoded:
     made = _Decoder(code)
     index = made.numbers
     instructions = tuple(
-        each if each.name not in JUMPS else each._replace(value=index[each.value]) for each in made.found
+        each if each[0] not in JUMPS else each._replace(value=index[each.value]) for each in made.found
     )
     table = (
         Handler(index[start], index[end], index[target], depth, lasti)
@@ -87,34 +88,35 @@ class _Raw(NamedTuple):
 
 
 def _raw(code: CodeType) -> list[_Raw]:
-    data, names = code.co_code, dis.opname
+    data, names, new = code.co_code, dis.opname, tuple.__new__
     found: list[_Raw] = []
     arg, start, offset, end = 0, 0, 0, len(data)
     while offset < end:
         op = data[offset]
-        arg |= data[offset + 1]
-        if op == dis.EXTENDED_ARG:
-            arg <<= 8
-            offset += 2
-            continue
         behind = offset + 2
+        if op == dis.EXTENDED_ARG:
+            arg, offset = (arg | data[offset + 1]) << 8, behind
+            continue
         while behind < end and not data[behind]:  # caches
             behind += 2
-        found.append(_Raw(names[op], arg, start, offset, behind))
+        found.append(new(_Raw, (names[op], arg | data[offset + 1], start, offset, behind)))
         arg, start, offset = 0, behind, behind
     return found
 
 
 _VERSION = sys.version_info[:2]
+_ENDED = _VERSION >= (3, 13)  # the iterator is taken away behind END_FOR
 _LEFT_OUT = frozenset(
     {
         *("NOP", "RESUME", "PRECALL", "CACHE", "COPY_FREE_VARS", "NOT_TAKEN", "END_SEND", "ASYNC_GEN_WRAP"),
-        "END_FOR",  # FOR_ITER takes the iterator away, as it does on Python 3.11
+        *(() if _ENDED else ("END_FOR",)),  # FOR_ITER takes the iterator away, as it does on Python 3.11
     }
 )
 _SAME = {
     **dict.fromkeys(("LOAD_FAST_CHECK", "LOAD_FAST_BORROW", "LOAD_CLOSURE"), "LOAD_FAST"),
     **dict.fromkeys(("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"), "JUMP"),
+    **{name: re.sub("_(FOR|BACK)WARD", "", name) for name in dis.opmap if name.startswith("POP_JUMP")},
+    **dict.fromkeys(("LOAD_SMALL_INT", "LOAD_ASSERTION_ERROR"), "LOAD_CONST"),
     "CLEANUP_THROW": "RERAISE",  # of what is thrown in while the code waits; Python 3.11 does that without instructions
     "POP_ITER": "POP_TOP",
 }
@@ -130,10 +132,9 @@ _COMMON = (AssertionError, NotImplementedError, tuple, all, any)  # constants of
 _INLINED = _COMMON[2:]
 _SUBSCRIPT = 26  # among the operators of Python 3.14
 _COMPARED = {(3, 11): 0, (3, 12): 4}.get(_VERSION, 5)  # bits of the argument that are no operator
-_BY_ARG = _VERSION < (3, 14)  # CALL_FUNCTION_EX says in its argument whether there are named arguments
+_BY_ARG = _VERSION < (3, 14)  # CALL_FUNCTION_EX says in its argument whether there are named ones; else NULL does
 _FLAGGED = _VERSION < (3, 13)  # MAKE_FUNCTION says in its argument what is on the stack
 _METHODS = _VERSION >= (3, 12)  # LOAD_ATTR is LOAD_METHOD, too
-_ENDED = _VERSION >= (3, 13)  # the iterator is taken away behind END_FOR
 _WITH = {  # what LOAD_SPECIAL looks up first and then, by the older instruction
     (1, 0): "BEFORE_WITH",
     (3, 2): "BEFORE_ASYNC_WITH",
@@ -146,26 +147,28 @@ class _Decoder:
     def __init__(self, code: CodeType) -> None:
         self.code, self.raw = code, _raw(code)
         self.found: list[Instruction] = []
-        self.numbers: dict[int, int] = {}
+        self.numbers = [0] * (len(code.co_code) + 1)
         self._keywords: tuple[str, ...] = ()  # of the next call
         self._lines = lines = [0] * (len(code.co_code) // 2 + 1)
         for start, end, line in code.co_lines():
             lines[start // 2 : end // 2] = [line or 0] * ((end - start) // 2)
         self.at, inlined = 0, False
-        while self.at < len(self.raw):
-            one = self.raw[self.at]
+        raw, found, numbers, new = self.raw, self.found, self.numbers, tuple.__new__
+        while self.at < len(raw):
+            one = raw[self.at]
             self.at += 1
-            self.numbers[one.start] = self.numbers[one.offset] = len(self.found)
-            if one.name in _LEFT_OUT:
-                if one.name == "END_FOR" and _ENDED:
-                    self._skip(1)
+            name, arg, start, offset, _ = one
+            numbers[start] = len(found)
+            if name in _LEFT_OUT:
                 continue
-            special = _SPECIAL.get(one.name)
-            if special is not None:
-                inlined = special(self, one) or inlined
+            special = _SPECIAL.get(name)
+            if special is None:  # most of them: these few lines take most of the time
+                kind = _VALUES.get(name)
+                value = arg if kind is None else kind(code, one)
+                found.append(new(Instruction, (_SAME.get(name, name), arg, value, offset, lines[offset >> 1])))
             else:
-                self._plain(one, _SAME.get(one.name, one.name))
-        self.numbers[len(code.co_code)] = len(self.found)
+                inlined = special(self, one) or inlined
+        numbers[-1] = len(found)
         if inlined:
             self._drop_unreachable()
 
@@ -178,12 +181,8 @@ class _Decoder:
 
     def _skip(self, count: int) -> None:
         for each in self.raw[self.at : self.at + count]:
-            self.numbers[each.start] = self.numbers[each.offset] = len(self.found)
+            self.numbers[each.start] = len(self.found)
         self.at += count
-
-    def _plain(self, one: _Raw, name: str) -> None:
-        kind = _VALUES.get(one.name)
-        self.add(one, name, one.arg, one.arg if kind is None else kind(self.code, one))
 
     def _drop_unreachable(self) -> None:
         """Leaves out what Python would run in place of a call that is made instead (``inlined``)."""
@@ -204,36 +203,33 @@ class _Decoder:
             moved.append(now)
             now += number in reached
         self.found = [self.found[number] for number in kept]
-        self.numbers = {offset: moved[number] for offset, number in self.numbers.items()}
+        self.numbers = [moved[number] for number in self.numbers]
 
     # --- instructions of which others are made ----------------------------------------------------------------------
+
+    def ended(self, one: _Raw) -> None:
+        self._skip(1)
 
     def pair(self, one: _Raw) -> None:
         for name, slot in zip(_PAIRS[one.name], (one.arg >> 4, one.arg & 15), strict=True):
             self.add(one, name, slot, self.code._varname_from_oparg(slot))  # type: ignore[attr-defined]
 
     def constant(self, one: _Raw) -> None:
-        value: Any = one.arg  # LOAD_SMALL_INT
-        if one.name in ("LOAD_CONST", "RETURN_CONST"):
-            value = self.code.co_consts[one.arg]
-        elif one.name == "LOAD_ASSERTION_ERROR":
-            value = AssertionError
-        elif one.name == "LOAD_COMMON_CONSTANT":
-            if one.arg >= len(_COMMON):
-                return self._plain(one, one.name)
-            value = _COMMON[one.arg]
-        following = self.next()
-        if following is not None and following.name == "CALL_KW" and type(value) is tuple:
-            self._keywords = value
-        elif type(value) is slice:
-            parts = (value.start, value.stop, *(() if value.step is None else (value.step,)))
-            for part in parts:
+        value = self.code.co_consts[one.arg]
+        if type(value) is slice:
+            for part in parts if (parts := (value.start, value.stop, value.step))[2] is not None else parts[:2]:
                 self.add(one, "LOAD_CONST", one.arg, part)
-            self.add(one, "BUILD_SLICE", len(parts), len(parts))
+            self.add(one, "BUILD_SLICE", 2 + (value.step is not None), 0)
+        elif type(value) is tuple and (following := self.next()) is not None and following.name == "CALL_KW":
+            self._keywords = value
         else:
             self.add(one, "LOAD_CONST", one.arg, value)
         if one.name == "RETURN_CONST":
             self.add(one, "RETURN_VALUE", 0, 0)
+
+    def common(self, one: _Raw) -> None:
+        known = one.arg < len(_COMMON)
+        self.add(one, "LOAD_CONST" if known else one.name, one.arg, _COMMON[one.arg] if known else one.arg)
 
     def names(self, one: _Raw) -> None:
         self._keywords = self.code.co_consts[one.arg]
@@ -248,7 +244,7 @@ class _Decoder:
 
     def null(self, one: _Raw) -> None:
         following = self.next()
-        if not _BY_ARG and following is not None and following.name == "CALL_FUNCTION_EX":  # no named arguments
+        if following is not None and following.name == "CALL_FUNCTION_EX":  # no named arguments
             self._skip(1)
             self.add(following, "CALL_FUNCTION_EX", 0, 0)
         else:
@@ -290,9 +286,6 @@ class _Decoder:
         if name not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"):
             self.add(one, "TO_BOOL", 0, 0)
 
-    def branch(self, one: _Raw) -> None:
-        self.add(one, one.name.replace("_FORWARD", "").replace("_BACKWARD", ""), one.arg, _target(one))
-
     def kept(self, one: _Raw) -> None:
         """``and`` and ``or`` of Python 3.11."""
         self.add(one, "COPY", 1, 1)
@@ -326,30 +319,29 @@ class _Decoder:
         return False
 
 
+_BACK = frozenset(name for name in dis.opmap if "BACKWARD" in name)
+
+
 def _target(one: _Raw) -> int:
-    return one.behind + (-2 if "BACKWARD" in one.name else 2) * one.arg
+    return one[4] - 2 * one[1] if one[0] in _BACK else one[4] + 2 * one[1]
 
 
 _SPECIAL: dict[str, Callable[[_Decoder, _Raw], bool | None]] = {
     **dict.fromkeys(_PAIRS, _Decoder.pair),
-    **dict.fromkeys(
-        ("LOAD_CONST", "RETURN_CONST", "LOAD_SMALL_INT", "LOAD_COMMON_CONSTANT", "LOAD_ASSERTION_ERROR"),
-        _Decoder.constant,
-    ),
+    **({"END_FOR": _Decoder.ended} if _ENDED else {}),
+    **dict.fromkeys(("LOAD_CONST", "RETURN_CONST") if _VERSION >= (3, 12) else (), _Decoder.constant),
     **dict.fromkeys(("CALL", "CALL_KW"), _Decoder.call),
-    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD"), _Decoder.attribute),
+    **({"LOAD_ATTR": _Decoder.attribute} if _METHODS else {}),
     **dict.fromkeys(("BINARY_SLICE", "STORE_SLICE"), _Decoder.sliced),
     **dict.fromkeys(("JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP"), _Decoder.kept),
-    **{name: _Decoder.branch for name in dis.opmap if name.startswith("POP_JUMP")},
+    **({} if _BY_ARG else {"BINARY_OP": _Decoder.operator, "COPY": _Decoder.copy, "PUSH_NULL": _Decoder.null}),
     "KW_NAMES": _Decoder.names,
     "CALL_FUNCTION_EX": _Decoder.unpacked,
-    "PUSH_NULL": _Decoder.null,
     "MAKE_FUNCTION": _Decoder.function,
     "FORMAT_VALUE": _Decoder.text,
-    "BINARY_OP": _Decoder.operator,
+    "LOAD_COMMON_CONSTANT": _Decoder.common,
     "TO_BOOL": _Decoder.truth,
     "CALL_INTRINSIC_1": _Decoder.intrinsic,
-    "COPY": _Decoder.copy,
 }
 
 
@@ -361,10 +353,9 @@ def _values() -> dict[str, Callable[[CodeType, _Raw], Any]]:
             (dis.opname[op] for op in (*dis.haslocal, *dis.hasfree)),
             lambda code, one: code._varname_from_oparg(one.arg),  # type: ignore[attr-defined]
         ),
-        **dict.fromkeys(
-            ("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT", "FOR_ITER", "SEND"),
-            lambda _, one: _target(one),
-        ),
+        **{dis.opname[op]: lambda _, one: _target(one) for op in dis.hasjrel if dis.opname[op] != "END_ASYNC_FOR"},
+        **dict.fromkeys((dis.opname[op] for op in dis.hasconst), lambda code, one: code.co_consts[one.arg]),
+        "LOAD_ASSERTION_ERROR": lambda *_: AssertionError,
         "COMPARE_OP": lambda _, one: dis.cmp_op[one.arg >> _COMPARED],
         "LOAD_GLOBAL": lambda code, one: code.co_names[one.arg >> 1],
         "LOAD_SUPER_ATTR": lambda code, one: code.co_names[one.arg >> 2],

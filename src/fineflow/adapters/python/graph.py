@@ -45,7 +45,10 @@ def graph(code: CodeType) -> Graph:
         else:
             falls = () if ins.name == "JUMP" else (number + 1,)
             following.append(falls if target < 0 else (*falls, target))
-    handlers = [tuple(each for each in table if each.start <= number < each.end) for number in range(end)]
+    handlers: list[tuple[Handler, ...]] = [()] * end
+    for each in reversed(table):
+        for number in range(each.start, each.end):
+            handlers[number] = (each, *handlers[number])
     entered = frozenset({*(each for each in targets if each >= 0), *(each.target for each in table)})
     return Graph(instructions, targets, following, handlers, entered, end, [], [])
 
