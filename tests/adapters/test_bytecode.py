@@ -11,6 +11,7 @@ import dis
 import inspect
 import json.decoder
 import pdb
+import sys
 import tarfile
 import types
 import typing
@@ -20,7 +21,9 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from walk_host import Host, llm
 
+from fineflow.adapters.analysis import analyse
 from fineflow.adapters.python import bytecode, graph
 from fineflow.adapters.python.bytecode import decode
 from fineflow.adapters.python.opcodes import JUMPS, LEFT_BY_JUMP, OPCODES
@@ -181,3 +184,14 @@ def test_an_instruction_that_nobody_knows_keeps_its_name(monkeypatch: pytest.Mon
     name = next(each.name for each in bytecode._raw(code) if each.name.startswith("UNPACK"))
     monkeypatch.setattr(dis, "opname", [each if each != name else "DOES_SOMETHING_NEW" for each in dis.opname])
     assert "DOES_SOMETHING_NEW" in [each.name for each in decode(code)]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="t-strings came with Python 3.14")
+def test_template_strings_are_understood() -> None:
+    scope: dict[str, Any] = {"llm": llm}
+    exec("def f(x):\n    return list(t'{x['a']!r:>4} and {x['b']}')", scope)
+    exec("def g(x):\n    t'{llm.invoke(x)}{x}'\n    llm.invoke(x)", scope)
+    assert analyse(scope["f"]).pure
+    host = Host().through(scope["g"], "q")
+    assert host.walk.reason is None or not host.walk.reason
+    assert host.calls == ["q", "q"]

@@ -26,6 +26,8 @@ from fineflow.adapters.analysis.values import (
     is_scalar,
 )
 from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.opcodes import OPCODES
+from fineflow.adapters.python.rules import called
 
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.frame import Frame
@@ -35,6 +37,20 @@ _ADD, _FLOOR, _MULTIPLY, _POWER, _SUBTRACT, _DIVIDE, _IN_PLACE = 0, 2, 5, 8, 10,
 _QUOTIENTS = (_FLOOR, _POWER, _DIVIDE)  # of data they are always numbers
 _SUMS = (_ADD, _MULTIPLY, _SUBTRACT)
 
+_MADE = {  # of operands that are only read
+    **dict.fromkeys(("UNARY_NOT", "CONTAINS_OP", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"), SCALAR),
+    **dict.fromkeys(("LIST_TO_TUPLE", "BUILD_INTERPOLATION", "BUILD_TEMPLATE"), SHARED),
+    "BUILD_LIST": FRESH_LIST,
+    "BUILD_SET": FRESH_SET,
+}
+
+
+@rule(" ".join(_MADE))
+def _make(f: Frame, ins: Instruction) -> None:
+    f.uses(OPCODES[ins.name].taken(ins.arg))
+    f.push(_MADE[ins.name])
+
+
 # --- operators ------------------------------------------------------------------------------------------------------
 
 
@@ -42,18 +58,6 @@ _SUMS = (_ADD, _MULTIPLY, _SUBTRACT)
 def _unary(f: Frame, ins: Instruction) -> None:
     value = f.use()
     f.push(NUMBER if is_number(value) else SCALAR if is_scalar(value) else SHARED)
-
-
-@rule("UNARY_NOT")
-def _truth(f: Frame, ins: Instruction) -> None:
-    f.use()
-    f.push(SCALAR)
-
-
-@rule("CONTAINS_OP")
-def _contains(f: Frame, ins: Instruction) -> None:
-    f.uses(2)
-    f.push(SCALAR)
 
 
 @rule("IS_OP")
@@ -145,18 +149,6 @@ def _delete_subscript(f: Frame, ins: Instruction) -> None:
         raise Impure("deletes an element of a container that it did not create")
 
 
-@rule("FORMAT_SIMPLE CONVERT_VALUE")
-def _format_simple(f: Frame, ins: Instruction) -> None:
-    f.use()
-    f.push(SCALAR)
-
-
-@rule("FORMAT_WITH_SPEC")
-def _format_spec(f: Frame, ins: Instruction) -> None:
-    f.uses(2)
-    f.push(SCALAR)
-
-
 @rule("BUILD_STRING")
 def _build_string(f: Frame, ins: Instruction) -> None:
     f.uses(ins.arg)
@@ -177,18 +169,6 @@ def _build_tuple(f: Frame, ins: Instruction) -> None:
     else:
         used = [f.analysis.use(v) for v in items]
         f.push(SCALAR if all_scalar(used) else SHARED)
-
-
-@rule("BUILD_LIST")
-def _build_list(f: Frame, ins: Instruction) -> None:
-    f.uses(ins.arg)
-    f.push(FRESH_LIST)
-
-
-@rule("BUILD_SET")
-def _build_set(f: Frame, ins: Instruction) -> None:
-    f.uses(ins.arg)
-    f.push(FRESH_SET)
 
 
 @rule("BUILD_MAP")
@@ -237,12 +217,6 @@ def _extend(f: Frame, ins: Instruction) -> None:
 def _dict_update(f: Frame, ins: Instruction) -> None:
     f.use()
     f.fresh(ins.arg)
-
-
-@rule("LIST_TO_TUPLE")
-def _list_to_tuple(f: Frame, ins: Instruction) -> None:
-    f.use()
-    f.push(SHARED)
 
 
 @rule("UNPACK_SEQUENCE")
@@ -298,18 +272,9 @@ def _cells(f: Frame) -> tuple[Value, ...]:
 
 @rule("CALL")
 def _call(f: Frame, ins: Instruction) -> None:
-    args, names = f.pops(ins.arg), ins.value
-    first, second = f.pops(2)
-    # Python 3.13 swapped the marker and the function; without a marker that slot holds the first argument.
-    if first.kind is Kind.NULL:
-        func = second
-    elif second.kind is Kind.NULL:
-        func = first
-    else:
-        func, args = first, [second, *args]
-    count = len(args) - len(names)
-    keywords = dict(zip(names, args[count:], strict=True))
-    f.push(calls.call(f.site(), func, args[:count], keywords))
+    args = f.pops(ins.arg)
+    func, args, named = called(f.pops(2), args, ins.value, lambda each: each.kind is Kind.NULL)
+    f.push(calls.call(f.site(), func, args, named))
 
 
 @rule("CALL_FUNCTION_EX")

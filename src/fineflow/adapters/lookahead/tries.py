@@ -152,7 +152,8 @@ class Tries:
         while (region := self.open.pop()).guard is not guard:
             self._walk.unsure -= region.doubted
         self._walk.unsure -= region.doubted
-        swallows = not guard.manages or region.stack[-1:] == [SWALLOWS]
+        exits = [each for each in region.stack[-2:] if each is not NULL]  # on Python 3.14 a marker is above it
+        swallows = not guard.manages or exits[-1:] == [SWALLOWS]
         if self.risks > region.marks[2] and swallows and not frame.raised:
             self.handling += 1
             self._catch(frame, region, at)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fineflow.adapters.lookahead import calls, iteration, objects
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.values import HELD, NULL, Awaited, Local, Stop
 from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.rules import called
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -52,18 +53,8 @@ def _set_function_attribute(f: Frame, ins: Instruction) -> None:
 
 @rule("CALL")
 def _call(f: Frame, ins: Instruction) -> None:
-    args, names = f.pops(ins.arg), ins.value
-    first, second = f.pops(2)
-    # Python 3.13 swapped the marker and the function; without a marker that slot holds the first argument.
-    if first is NULL or second is NULL:
-        func = second if first is NULL else first
-    else:
-        func, args = first, [second, *args]
-    named: dict[str, Any] = {}
-    if names:
-        count = len(args) - len(names)
-        args, named = args[:count], dict(zip(names, args[count:], strict=True))
-    f.push(calls.call(f.walk, func, args, named))
+    args = f.pops(ins.arg)
+    f.push(calls.call(f.walk, *called(f.pops(2), args, ins.value, lambda each: each is NULL)))
 
 
 @rule("CALL_FUNCTION_EX")

@@ -12,6 +12,7 @@ from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Lazy, Stop, unknown
 from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.opcodes import OPCODES
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -170,6 +171,12 @@ def _format(f: Frame, ins: Instruction) -> None:
     if conversion:
         value = (str, repr, ascii)[conversion - 1](value)
     f.push(value if ins.name == "CONVERT_VALUE" else format(value, spec))
+
+
+@rule("BUILD_INTERPOLATION BUILD_TEMPLATE")
+def _build_template(f: Frame, ins: Instruction) -> None:
+    parts = f.pops(OPCODES[ins.name].taken(ins.arg))  # nothing is formatted
+    f.push(f.walk.aliases.one_of(UNKNOWN, *parts))
 
 
 @rule("BUILD_STRING")
