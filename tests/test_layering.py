@@ -47,32 +47,35 @@ OURS: dict[str, tuple[str, ...]] = {
         *("ir", "protocols", "runtime", "cost_model", "verification", "adapters.analysis", "adapters.lookahead"),
         *LEAVES,
     ),
+    "adapters.python": (),  # code objects; it knows nothing of ours
     # Calls inside the user's own code; a graph that runs as stock knows none of it.
     "adapters.inner_calls": (
         *("ir", "protocols", "runtime", "cost_model"),
-        *("adapters.core", "adapters.analysis", "adapters.lookahead"),
+        *("adapters.core", "adapters.analysis", "adapters.lookahead", "adapters.python"),
         *LEAVES,
     ),
     "adapters.limits": ("protocols", "runtime", "adapters.registry"),
-    "adapters.analysis": ("ir", "runtime", "adapters.core.recognition", "adapters.text", *LEAVES),
-    "adapters.lookahead": ("adapters.analysis", "adapters.core.recognition", *LEAVES),
+    "adapters.analysis": ("ir", "runtime", "adapters.core.recognition", "adapters.python", "adapters.text", *LEAVES),
+    "adapters.lookahead": ("adapters.analysis", "adapters.core.recognition", "adapters.python", *LEAVES),
     "adapters.text": ("protocols", *LEAVES),
     # A framework knows the mechanism and its own library, and no other framework. Of backends, those that drive models
     # which the user's components hold: they know no library.
     "adapters.langchain": (
         *("ir", "protocols", "runtime", "cost_model", "backends.loaded", "backends.loaded_llm"),
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
+        "adapters.python",
         *LEAVES,
     ),
     # Graphs hold LangChain's components: it is LangChain's adapter, and more.
     "adapters.langgraph": (
         *("ir", "runtime", "adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead"),
-        "adapters.text",
+        *("adapters.text", "adapters.python"),
         *("adapters.langchain", *LEAVES),
     ),
     "adapters.llamaindex": (
         *("ir", "protocols", "runtime", "cost_model", "verification", "backends.loaded", "backends.loaded_rerank"),
         *("adapters.core", "adapters.inner_calls", "adapters.analysis", "adapters.lookahead", "adapters.text"),
+        "adapters.python",
         *LEAVES,
     ),
     # No framework: it plans and explains programs itself.
@@ -83,7 +86,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "observe": ("_lazy", "ir", "runtime", "cost_model", *LEAVES),
     "explanation": ("ir", "observe", "runtime.call.trace", "runtime.call.visits", *LEAVES),
     # No framework by name: the registry finds them.
-    "obstacles": ("ir", "adapters.analysis", "adapters.core", "cost_model", "observe", "tested_versions", *LEAVES),
+    "obstacles": ("ir", "adapters.python", "adapters.core", "cost_model", "observe", "tested_versions", *LEAVES),
     "api": (
         "ir",
         "explanation",

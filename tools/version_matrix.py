@@ -139,7 +139,11 @@ ROWS = [
         for suite in ("analysis", "LangChain", "LangGraph", "LlamaIndex", "servers", "upstream")
     ),
     *(Row("newest", suite) for suite in ("equality", "providers", "runnables")),
-    *(Row("pinned", suite, python) for python in ("3.12", "3.13") for suite in ("analysis", "LangChain", "LlamaIndex")),
+    *(
+        Row("pinned", suite, python)
+        for python in ("3.12", "3.13", "3.14")
+        for suite in ("analysis", "LangChain", "LangGraph", "LlamaIndex")
+    ),
     *(
         Row((f"transformers=={v}",), "transformers")
         for v in ("5.5.4", "5.10.4", "5.15.1", "5.18.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0")

@@ -169,7 +169,7 @@ def _functions(p: Primitive) -> tuple[Any, ...]:
 
 
 def _place(p: Primitive, functions: Sequence[Any]) -> str:
-    from fineflow.adapters.analysis.bytecode import location  # with the frameworks, which are imported later
+    from fineflow.adapters.python.bytecode import location  # with the frameworks, which are imported later
 
     return str(p.meta.get("where") or location(functions[0].__code__))
 

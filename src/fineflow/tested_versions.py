@@ -27,7 +27,7 @@ NEWEST = {
 _ADVICE = "What it changed may run as stock: compare with `fineflow check`, or upgrade fineflow"
 
 
-PYTHON = (3, 13)
+PYTHON = (3, 14)
 """The newest Python whose bytecode is read."""
 
 

@@ -15,7 +15,6 @@ import json
 import logging
 import operator
 import os
-import sys
 import textwrap
 import time
 import uuid
@@ -32,10 +31,7 @@ from pydantic import BaseModel, ConfigDict, computed_field, field_serializer, fi
 
 from fineflow.adapters.analysis import analyse, is_plain
 
-pytestmark = [
-    pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::PendingDeprecationWarning")
 
 LABELS = {"a": 1, "b": [2, {"c": 3}]}
 STOP_WORDS = ["the", "a"]

@@ -18,8 +18,6 @@ from analysed_functions import CACHE, LOUD, LOUD_TEXT, Loud, exec_scope, remembe
 
 from fineflow.adapters.analysis import analyse
 
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
-
 LOUD_LIST = [LOUD]
 TABLE: dict[str, list[int]] = {"a": []}
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
 from fineflow.adapters.analysis.keys import keys_read
-
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
 
 DB: Any = None
 OTHER: Any = None

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fineflow.adapters.analysis import analyse, passes_on
-
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
 
 SEEN: list[Any] = []
 

@@ -10,7 +10,6 @@ import json
 import math
 import operator
 import re
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +17,6 @@ import pytest
 from analysed_functions import PREFIX, exec_scope, format_docs, shorten
 
 from fineflow.adapters.analysis import analyse
-
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
 
 LIMITS = (1, (2, "three"), frozenset({4}))
 

@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from fineflow.adapters.analysis import analyse
 
-pytestmark = [
-    pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13"),
-    pytest.mark.filterwarnings("ignore::SyntaxWarning"),  # random code compares literals by identity, and worse
-]
+# random code compares literals by identity, and worse
+pytestmark = pytest.mark.filterwarnings("ignore::SyntaxWarning")
 
 KEYS = ("a", "b", "c")
 WHOLE = object()

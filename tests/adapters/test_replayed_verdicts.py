@@ -27,8 +27,6 @@ from fineflow.adapters.analysis.replay import Replays
 from fineflow.declare import effects, pure
 from fineflow.testing.langchain import FakeChat
 
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
-
 
 @pytest.fixture(autouse=True)
 def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
@@ -294,7 +292,8 @@ def test_nothing_is_kept_alive() -> None:
     gone.append(weakref.ref(func.__code__))
     del func, Own
     scope.clear()
-    ours = [module for name, module in sys.modules.items() if name.startswith("fineflow.adapters.analysis.")]
+    read = ("fineflow.adapters.analysis.", "fineflow.adapters.python.")
+    ours = [module for name, module in sys.modules.items() if name.startswith(read)]
     for each in (value for module in ours for value in vars(module).values()):
         if isinstance(each, functools._lru_cache_wrapper):  # what was decoded lately is kept, up to a bound
             each.cache_clear()

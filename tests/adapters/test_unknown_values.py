@@ -367,6 +367,14 @@ def suppressed(items):
     llm.invoke("sure")
 
 
+def assigned_in_suppress(items):
+    label = "none"
+    with contextlib.suppress(ValueError):
+        int(ask())
+        label = "perhaps"
+    llm.invoke(label)
+
+
 UNSURE = [
     *(returns_from_a_handler, in_the_body_behind_what_may_fail, changed_in_the_body, chosen_bucket, suppressed),
     *(
@@ -379,7 +387,7 @@ UNSURE = [
         copied,
     ),
     *(set_by_default, loop_over_a_generator, shorter_than_a_generator, a_slice_of_a_generator, never_awaited),
-    *(shared_by_coroutines, not_in_time),
+    *(shared_by_coroutines, not_in_time, assigned_in_suppress),
 ]
 WITH_A_SURE_CALL = (in_the_body_behind_what_may_fail, suppressed, loop_over_a_generator, shorter_than_a_generator)
 

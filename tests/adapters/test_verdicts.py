@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import gc
 import json
-import sys
 import types
 import weakref
 from collections.abc import Callable
@@ -19,8 +18,6 @@ from benchmarks.micro.measure import calls_of_fineflow
 
 from fineflow.adapters.analysis import analyse, is_plain
 from fineflow.declare import effects, pure
-
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 14), reason="bytecode is read on Python 3.11 to 3.13")
 
 
 def keyword_calls(x: Any) -> Any:

@@ -13,10 +13,10 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 from langchain_core.runnables import Runnable
 
 import fineflow
-from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.langchain.inner_calls.dry_run import DryRuns, sent_one_by_one
 from fineflow.adapters.langchain.models.usage import tokens
+from fineflow.adapters.python.bytecode import location
 from fineflow.runtime.events import now
 from fineflow.watching.runs import Run
 from fineflow.watching.watcher import Predictions, Watcher

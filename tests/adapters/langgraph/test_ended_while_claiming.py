@@ -45,7 +45,7 @@ class Run:
     """One run of an agent. begun: ``member`` has. claimed: stock waits for it. go: it may return."""
 
     def __init__(self, *, optimized: bool, fails: bool) -> None:
-        self.called, self.reported = list[str](), list[str]()
+        self.called, self.reported, self.waiting = list[str](), list[str](), set[int]()
         self.begun, self.claimed, self.go, self.over = (threading.Event() for _ in range(4))
         self.optimized, self.fails = optimized, fails
 
@@ -112,7 +112,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Run]]:
 
     async def noted(entry: Entry) -> None:
         if not entry.over and made:
-            made[-1].claimed.set()
+            made[-1].waiting.add(id(entry))
+            if len(made[-1].waiting) == 2:  # of both tools, which may come in any order
+                made[-1].claimed.set()
         await wait(entry)
 
     monkeypatch.setattr(Entry, "wait", noted)

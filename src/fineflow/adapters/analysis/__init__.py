@@ -1,6 +1,6 @@
 """Purity analysis: decides conservatively if a user function may be called early, and which keys it reads.
 
-``analyse(func)`` reads the bytecode (Python 3.11 to 3.13; on others everything undeclared is not pure). It is an
+``analyse(func)`` reads the bytecode (Python 3.11 to 3.14; on others everything undeclared is not pure). It is an
 abstract interpretation of all paths, so "pure" holds for any argument, under three assumptions:
 
 * *Values are data.* Operators, iteration, ``str()``, truth, and the methods and attributes named in ``tables`` behave

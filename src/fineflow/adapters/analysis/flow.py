@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from fineflow.adapters.analysis import streams
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
 from fineflow.adapters.analysis.tables import is_error
 from fineflow.adapters.analysis.values import (
@@ -23,6 +21,7 @@ from fineflow.adapters.analysis.values import (
     Table,
     Value,
 )
+from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.frame import Frame
@@ -33,20 +32,9 @@ _COMPREHENSIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>
 # --- locals, constants, closures, globals ---------------------------------------------------------------------------
 
 
-@rule("NOP RESUME PRECALL KW_NAMES EXTENDED_ARG CACHE")
-def _nothing(f: Frame, ins: Instruction) -> None:
-    pass
-
-
 @rule("LOAD_CONST")
 def _load_const(f: Frame, ins: Instruction) -> None:
     f.push(Value(Kind.CONST, ins.value))
-
-
-@rule("RETURN_CONST")
-def _return_const(f: Frame, ins: Instruction) -> bool | None:
-    f.push(Value(Kind.CONST, ins.value))
-    return _return(f, ins)
 
 
 @rule("RETURN_VALUE")
@@ -59,7 +47,7 @@ def _return(f: Frame, ins: Instruction) -> bool:
     return True
 
 
-@rule("LOAD_FAST LOAD_FAST_CHECK")
+@rule("LOAD_FAST")
 def _load_fast(f: Frame, ins: Instruction) -> bool:
     return f.load(ins.arg, str(ins.value))
 
@@ -88,16 +76,6 @@ def _make_cell(f: Frame, ins: Instruction) -> None:
     key = (*f.path, ins.offset)
     f.analysis.store_cell(key, f.slots[ins.arg])
     f.slots[ins.arg] = Value(Kind.CELL, key)
-
-
-@rule("COPY_FREE_VARS")
-def _copy_free(f: Frame, ins: Instruction) -> None:
-    pass  # free variables are looked up by name
-
-
-@rule("LOAD_CLOSURE")
-def _load_closure(f: Frame, ins: Instruction) -> None:
-    f.push(f.cell(ins.arg, str(ins.value)))
 
 
 @rule("LOAD_DEREF")
@@ -144,24 +122,13 @@ def _import_from(f: Frame, ins: Instruction) -> None:
     f.push(f.analysis.load_module(f.stack[-1].data, str(ins.value)))
 
 
-@rule("LOAD_ASSERTION_ERROR")
-def _load_assertion(f: Frame, ins: Instruction) -> None:
-    f.push(Value(Kind.CONST, AssertionError))
-
-
 # --- the stack ------------------------------------------------------------------------------------------------------
 
 
 @rule("POP_TOP")
 def _pop_top(f: Frame, ins: Instruction) -> None:
-    ended = f.instructions[f.index - 1].name == "END_FOR"  # of Python 3.13, which leaves the iterator to this
-    if f.pop().kind is Kind.STREAM and not ended:
+    if f.pop().kind is Kind.STREAM:
         raise Impure("stops before the end of what it gets")
-
-
-@rule("END_FOR")
-def _end_for(f: Frame, ins: Instruction) -> None:
-    f.pops(2 if sys.version_info < (3, 13) else 1)
 
 
 @rule("PUSH_NULL")
@@ -182,27 +149,16 @@ def _swap(f: Frame, ins: Instruction) -> None:
 # --- control flow ---------------------------------------------------------------------------------------------------
 
 
-@rule("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT")
+@rule("JUMP")
 def _jump(f: Frame, ins: Instruction) -> bool:
     f.jump(ins)
     return True
 
 
-@rule(
-    "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE "
-    "POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE "
-    "POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE"
-)
+@rule("POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE")
 def _pop_jump(f: Frame, ins: Instruction) -> None:
     f.use()
     f.jump(ins)
-
-
-@rule("JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP")
-def _jump_or_pop(f: Frame, ins: Instruction) -> None:
-    f.push(f.use())
-    f.jump(ins)
-    f.pop()
 
 
 @rule("GET_ITER GET_AITER")
@@ -228,14 +184,9 @@ def _for_iter(f: Frame, ins: Instruction) -> None:
         raise Impure("unsupported bytecode: iterates over something else than an iterator")
     slots = f.slots
     f.slots = streams.ended(f) if given else slots
-    if sys.version_info < (3, 12):
-        iterator = f.pop()
-        f.jump(ins)
-        f.push(iterator)
-    else:  # END_FOR at the target pops the value again
-        f.push(NULL)
-        f.jump(ins)
-        f.pop()
+    iterator = f.pop()
+    f.jump(ins)
+    f.push(iterator)
     f.slots = slots
     f.push(ARG if given else SHARED)
 

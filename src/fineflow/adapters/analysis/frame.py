@@ -9,12 +9,14 @@ from __future__ import annotations
 from types import CodeType, FunctionType
 
 from fineflow.adapters.analysis import flow, operations  # noqa: F401  (they register their rules)
-from fineflow.adapters.analysis.bytecode import Instruction, decode, handlers, location
 from fineflow.adapters.analysis.calls import Site
 from fineflow.adapters.analysis.outside import Key
 from fineflow.adapters.analysis.rules import RULES, Rule
 from fineflow.adapters.analysis.state import Analysis, Reached
 from fineflow.adapters.analysis.values import ERROR, LAZY, NULL, SCALAR, SHARED, Impure, Kind, Returned, Table, Value
+from fineflow.adapters.python.bytecode import Instruction, location
+from fineflow.adapters.python.graph import graph
+from fineflow.adapters.python.opcodes import OPCODES
 
 _COROUTINE = 0x80 | 0x100 | 0x200  # coroutine, awaitable generator, asynchronous generator
 _GENERATOR, _ASYNC_GENERATOR = 0x20, 0x200
@@ -35,11 +37,10 @@ _REFUSED = {
 # The only instructions allowed while a value that may only be returned, or a table of these, is on the stack.
 _HANDING_ON = frozenset(
     {
-        *("RETURN_VALUE", "STORE_FAST", "JUMP_FORWARD", "NOP"),
+        *("RETURN_VALUE", "STORE_FAST", "JUMP", "PUSH_NULL"),
         *("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "BUILD_MAP", "BUILD_CONST_KEY_MAP", "BINARY_SUBSCR"),
     }
 )
-_OPERANDS = {"LOAD_METHOD": 1, "LOAD_ATTR": 1, "PRECALL": 0, "KW_NAMES": 0, "PUSH_NULL": 0}
 
 
 class Frame:
@@ -81,11 +82,8 @@ class Frame:
         return SHARED if self.returned is NULL else self.returned  # NULL: code that always raises
 
     def _run(self, slots: tuple[Value, ...]) -> None:
-        self.instructions = decode(self.code)
-        self.index_of = {i.offset: n for n, i in enumerate(self.instructions)}
-        table = handlers(self.code)
-        targets = {h.target for h in table}
-        targets.update(i.value for i in self.instructions if "JUMP" in i.name or i.name == "FOR_ITER")
+        made = graph(self.code)
+        self.instructions = made.instructions
         self._merge(0, (), slots)
         while self.pending:
             index = self.pending.pop()
@@ -95,10 +93,9 @@ class Frame:
                 self.instruction = ins = self.instructions[index]
                 self.index = index
                 self.analysis.spend()
-                for h in () if self.analysis.up_to_a_call else table:
-                    if h.start <= ins.offset < h.end:  # inner handlers come first; an outer one only adds paths
-                        kept = [*self.stack[: h.depth], *([SCALAR] if h.lasti else []), ERROR]
-                        self._merge(self.index_of[h.target], tuple(kept), tuple(self.slots))
+                for h in () if self.analysis.up_to_a_call else made.handlers[index]:  # an outer one only adds paths
+                    kept = [*self.stack[: h.depth], *([SCALAR] if h.lasti else []), ERROR]
+                    self._merge(h.target, tuple(kept), tuple(self.slots))
                 if self.analysis.returned and ins.name not in _HANDING_ON:
                     for value in self._operands(ins):
                         if value.kind is Kind.BAD:
@@ -109,7 +106,7 @@ class Frame:
                 if self._apply(rule, ins):
                     break
                 index += 1
-                if self.instructions[index].offset in targets:
+                if index in made.entered:
                     self._merge(index, tuple(self.stack), tuple(self.slots))
                     break
 
@@ -122,8 +119,9 @@ class Frame:
             return True
 
     def _operands(self, ins: Instruction) -> list[Value]:
-        """Returns what an instruction may read of the stack: all of it, but for the most frequent ones."""
-        count = ins.arg + 2 if ins.name == "CALL" else _OPERANDS.get(ins.name, len(self.stack))
+        """Returns what an instruction may read of the stack."""
+        known = OPCODES.get(ins.name)
+        count = len(self.stack) if known is None else known.taken(ins.arg)
         return self.stack[max(0, len(self.stack) - count) :]
 
     def _merge(self, index: int, stack: tuple[Value, ...], slots: tuple[Value, ...]) -> None:
@@ -167,7 +165,7 @@ class Frame:
         return Site(self.analysis, (*self.path, self.instruction.offset))
 
     def jump(self, ins: Instruction) -> None:
-        self._merge(self.index_of[ins.value], tuple(self.stack), tuple(self.slots))
+        self._merge(ins.value, tuple(self.stack), tuple(self.slots))
 
     def iterable(self, value: Value) -> None:
         if value.kind is not Kind.LAZY:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from fineflow.adapters.analysis.bytecode import Instruction, decode
+from fineflow.adapters.python.bytecode import Instruction, decode
 
 # These let a function access its argument without naming it.
 _FRAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
@@ -50,9 +50,9 @@ def _key(use: Sequence[Instruction]) -> str | None:
     names = [each.name for each in use]
     if names[1:3] == ["LOAD_CONST", "BINARY_SUBSCR"]:
         key = use[1].value
-    elif names[1:2] in (["LOAD_METHOD"], ["LOAD_ATTR"]) and use[1].value == "get" and names[2:3] == ["LOAD_CONST"]:
-        ends = names[4:5] if names[3:4] == ["LOAD_CONST"] else names[3:4]
-        key = use[2].value if ends in (["PRECALL"], ["CALL"]) else None
+    elif names[1:3] == ["LOAD_METHOD", "LOAD_CONST"] and use[1].value == "get":
+        called = use[4 if names[3:4] == ["LOAD_CONST"] else 3 :][:1]
+        key = use[2].value if [(each.name, each.value) for each in called] == [("CALL", ())] else None
     else:
         return None
     return key if isinstance(key, str) else None

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fineflow.adapters.analysis import calls
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
 from fineflow.adapters.analysis.state import Closure, all_scalar
 from fineflow.adapters.analysis.values import (
@@ -27,6 +25,9 @@ from fineflow.adapters.analysis.values import (
     is_number,
     is_scalar,
 )
+from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.opcodes import OPCODES
+from fineflow.adapters.python.rules import called
 
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.frame import Frame
@@ -36,6 +37,20 @@ _ADD, _FLOOR, _MULTIPLY, _POWER, _SUBTRACT, _DIVIDE, _IN_PLACE = 0, 2, 5, 8, 10,
 _QUOTIENTS = (_FLOOR, _POWER, _DIVIDE)  # of data they are always numbers
 _SUMS = (_ADD, _MULTIPLY, _SUBTRACT)
 
+_MADE = {  # of operands that are only read
+    **dict.fromkeys(("UNARY_NOT", "CONTAINS_OP", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC", "CONVERT_VALUE"), SCALAR),
+    **dict.fromkeys(("LIST_TO_TUPLE", "BUILD_INTERPOLATION", "BUILD_TEMPLATE"), SHARED),
+    "BUILD_LIST": FRESH_LIST,
+    "BUILD_SET": FRESH_SET,
+}
+
+
+@rule(" ".join(_MADE))
+def _make(f: Frame, ins: Instruction) -> None:
+    f.uses(OPCODES[ins.name].taken(ins.arg))
+    f.push(_MADE[ins.name])
+
+
 # --- operators ------------------------------------------------------------------------------------------------------
 
 
@@ -43,18 +58,6 @@ _SUMS = (_ADD, _MULTIPLY, _SUBTRACT)
 def _unary(f: Frame, ins: Instruction) -> None:
     value = f.use()
     f.push(NUMBER if is_number(value) else SCALAR if is_scalar(value) else SHARED)
-
-
-@rule("UNARY_NOT TO_BOOL")
-def _truth(f: Frame, ins: Instruction) -> None:
-    f.use()
-    f.push(SCALAR)
-
-
-@rule("CONTAINS_OP")
-def _contains(f: Frame, ins: Instruction) -> None:
-    f.uses(2)
-    f.push(SCALAR)
 
 
 @rule("IS_OP")
@@ -120,20 +123,13 @@ def _subscript(f: Frame, ins: Instruction) -> None:
     for value in (container, key):
         if value.kind is Kind.BAD:
             raise Impure(value.data)
-    f.push(calls.subscript(f.analysis, container, key))
-
-
-@rule("BINARY_SLICE")
-def _binary_slice(f: Frame, ins: Instruction) -> None:
-    container, start, stop = f.uses(3)
-    key = SCALAR if all_scalar([start, stop]) else SHARED
-    f.push(calls.subscript(f.analysis, container, key, sliced=True))
+    sliced = f.instructions[f.index - 1].name == "BUILD_SLICE"  # which nothing jumps over
+    f.push(calls.subscript(f.analysis, container, key, sliced=sliced))
 
 
 @rule("BUILD_SLICE")
 def _build_slice(f: Frame, ins: Instruction) -> None:
-    f.uses(ins.arg)
-    f.push(SHARED)
+    f.push(SCALAR if all_scalar(f.uses(ins.arg)) else SHARED)
 
 
 @rule("STORE_SUBSCR")
@@ -145,40 +141,12 @@ def _store_subscript(f: Frame, ins: Instruction) -> None:
         raise Impure("stores into a container that it did not create")
 
 
-@rule("STORE_SLICE")
-def _store_slice(f: Frame, ins: Instruction) -> None:
-    value, container, start, stop = f.pops(4)
-    f.analysis.use(value)
-    f.analysis.use(start)
-    f.analysis.use(stop)
-    if container.kind is not Kind.FRESH:
-        raise Impure("stores into a container that it did not create")
-
-
 @rule("DELETE_SUBSCR")
 def _delete_subscript(f: Frame, ins: Instruction) -> None:
     container, key = f.pops(2)
     f.analysis.use(key)
     if container.kind is not Kind.FRESH:
         raise Impure("deletes an element of a container that it did not create")
-
-
-@rule("FORMAT_VALUE")
-def _format_value(f: Frame, ins: Instruction) -> None:
-    f.uses(2 if ins.arg & 4 else 1)
-    f.push(SCALAR)
-
-
-@rule("FORMAT_SIMPLE CONVERT_VALUE")
-def _format_simple(f: Frame, ins: Instruction) -> None:
-    f.use()
-    f.push(SCALAR)
-
-
-@rule("FORMAT_WITH_SPEC")
-def _format_spec(f: Frame, ins: Instruction) -> None:
-    f.uses(2)
-    f.push(SCALAR)
 
 
 @rule("BUILD_STRING")
@@ -201,18 +169,6 @@ def _build_tuple(f: Frame, ins: Instruction) -> None:
     else:
         used = [f.analysis.use(v) for v in items]
         f.push(SCALAR if all_scalar(used) else SHARED)
-
-
-@rule("BUILD_LIST")
-def _build_list(f: Frame, ins: Instruction) -> None:
-    f.uses(ins.arg)
-    f.push(FRESH_LIST)
-
-
-@rule("BUILD_SET")
-def _build_set(f: Frame, ins: Instruction) -> None:
-    f.uses(ins.arg)
-    f.push(FRESH_SET)
 
 
 @rule("BUILD_MAP")
@@ -263,22 +219,6 @@ def _dict_update(f: Frame, ins: Instruction) -> None:
     f.fresh(ins.arg)
 
 
-@rule("LIST_TO_TUPLE")
-def _list_to_tuple(f: Frame, ins: Instruction) -> None:
-    f.use()
-    f.push(SHARED)
-
-
-@rule("CALL_INTRINSIC_1")
-def _intrinsic(f: Frame, ins: Instruction) -> None:
-    if ins.arg == 6:  # list to tuple
-        _list_to_tuple(f, ins)
-    elif ins.arg == 5:  # unary plus
-        _unary(f, ins)
-    elif ins.arg not in (3, 4):  # 3: StopIteration in a generator becomes RuntimeError; 4: async generators yield
-        raise Impure(f"unsupported bytecode CALL_INTRINSIC_1 {ins.arg}")
-
-
 @rule("UNPACK_SEQUENCE")
 def _unpack(f: Frame, ins: Instruction) -> None:
     f.iterable(f.pop())
@@ -294,15 +234,10 @@ def _unpack_ex(f: Frame, ins: Instruction) -> None:
 # --- attributes, functions and calls --------------------------------------------------------------------------------
 
 
-@rule("LOAD_ATTR")
+@rule("LOAD_ATTR LOAD_METHOD")
 def _load_attr(f: Frame, ins: Instruction) -> None:
     value = calls.attribute(f.analysis, f.pop(), str(ins.value))
-    f.stack.extend([NULL, value] if sys.version_info >= (3, 12) and ins.arg & 1 else [value])
-
-
-@rule("LOAD_METHOD")
-def _load_method(f: Frame, ins: Instruction) -> None:
-    f.stack.extend([NULL, calls.attribute(f.analysis, f.pop(), str(ins.value))])
+    f.stack.extend([NULL, value] if ins.name == "LOAD_METHOD" else [value])
 
 
 @rule("MAKE_FUNCTION")
@@ -310,16 +245,7 @@ def _make_function(f: Frame, ins: Instruction) -> None:
     code = f.pop().data
     if not isinstance(code, CodeType):
         raise Impure("unsupported bytecode MAKE_FUNCTION")
-    cells: tuple[Value, ...] = ()
-    if sys.version_info < (3, 13):
-        if ins.arg & 8:
-            cells = _cells(f)
-        if ins.arg & 4:
-            f.pop()  # annotations: nothing reads them
-        for flag in (2, 1):  # defaults are evaluated now and read later
-            if ins.arg & flag:
-                f.use()
-    f.push(Value(Kind.FUNC, Closure(code, f.owner, cells, (*f.path, ins.offset))))
+    f.push(Value(Kind.FUNC, Closure(code, f.owner, (), (*f.path, ins.offset))))
 
 
 @rule("SET_FUNCTION_ATTRIBUTE")
@@ -330,9 +256,9 @@ def _set_function_attribute(f: Frame, ins: Instruction) -> None:
     if ins.arg == 8:
         closure: Closure = func.data
         func = Value(Kind.FUNC, Closure(closure.code, f.owner, _cells(f), closure.path))
-    elif ins.arg == 4:
-        f.pop()
-    else:
+    elif ins.arg in (4, 16):
+        f.pop()  # annotations: nothing reads them
+    else:  # defaults are evaluated now and read later
         f.use()
     f.push(func)
 
@@ -347,31 +273,8 @@ def _cells(f: Frame) -> tuple[Value, ...]:
 @rule("CALL")
 def _call(f: Frame, ins: Instruction) -> None:
     args = f.pops(ins.arg)
-    before = f.index - 1
-    while f.instructions[before].name in ("PRECALL", "EXTENDED_ARG"):
-        before -= 1
-    names = f.instructions[before]
-    _do_call(f, args, f.code.co_consts[names.arg] if names.name == "KW_NAMES" else ())
-
-
-@rule("CALL_KW")
-def _call_kw(f: Frame, ins: Instruction) -> None:
-    names = f.pop().data
-    _do_call(f, f.pops(ins.arg), names)
-
-
-def _do_call(f: Frame, args: list[Value], names: tuple[Any, ...]) -> None:
-    first, second = f.pops(2)
-    # Python 3.13 swapped the marker and the function; without a marker that slot holds the first argument.
-    if first.kind is Kind.NULL:
-        func = second
-    elif second.kind is Kind.NULL:
-        func = first
-    else:
-        func, args = first, [second, *args]
-    count = len(args) - len(names)
-    keywords = dict(zip(names, args[count:], strict=True))
-    f.push(calls.call(f.site(), func, args[:count], keywords))
+    func, args, named = called(f.pops(2), args, ins.value, lambda each: each.kind is Kind.NULL)
+    f.push(calls.call(f.site(), func, args, named))
 
 
 @rule("CALL_FUNCTION_EX")

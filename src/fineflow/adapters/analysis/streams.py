@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.analysis.rules import rule
 from fineflow.adapters.analysis.values import ARG, GIVEN, NONE, OVER, SHARED, TAKEN, Impure, Kind, Value
+from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.frame import Frame
@@ -60,23 +59,11 @@ def _send(f: Frame, ins: Instruction) -> bool:
         f.stack[-1] = NONE
     elif len(f.stack) < 2 or f.stack[-2].kind is not Kind.STREAM:
         raise Impure("awaits")
-    if sys.version_info >= (3, 12):  # END_SEND takes it away
-        f.push(f.stack[-1])
     f.jump(ins)
     return True
-
-
-@rule("END_SEND")
-def _end_send(f: Frame, ins: Instruction) -> None:
-    f.push(f.pops(2)[1])
 
 
 @rule("END_ASYNC_FOR")
 def _end_async_for(f: Frame, ins: Instruction) -> None:
     f.pops(2)
     f.slots = ended(f)
-
-
-@rule("ASYNC_GEN_WRAP")
-def _async_gen_wrap(f: Frame, ins: Instruction) -> None:
-    pass

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any
 
-from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.analysis.calls import Site, call
 from fineflow.adapters.analysis.frame import Frame
 from fineflow.adapters.analysis.outside import Outside, defaults
@@ -20,6 +19,7 @@ from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, GIVEN, SHARED, Impure, Kind, Value, immutable
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.python.bytecode import location
 from fineflow.declare import declared, is_supposing
 from fineflow.ir import Effect
 
@@ -140,7 +140,7 @@ def _interpreted(analysis: Analysis, func: Callable[..., Any], given: Value) -> 
         core = core.func
     where = location(core.__code__) if isinstance(core, FunctionType | MethodType) else ""
     try:
-        if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+        if not (3, 11) <= sys.version_info[:2] <= (3, 14):
             raise Impure(f"unsupported bytecode of Python {sys.version_info[0]}.{sys.version_info[1]}")
         analysis.settle(lambda: _enter(analysis, func, given))
     except Impure as problem:

@@ -17,7 +17,6 @@ from weakref import WeakKeyDictionary
 
 import wrapt
 
-from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.core.builder import Builder, Leaf
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.framework import Framework, Lowered, Planner
@@ -28,6 +27,7 @@ from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, merging
 from fineflow.adapters.lookahead.scan import Found
+from fineflow.adapters.python.bytecode import location
 from fineflow.ir import Graph, Note, Ref
 from fineflow.ir.meta import INSIDE
 from fineflow.options import Options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -15,17 +14,11 @@ from langchain_core.tools import StructuredTool
 
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.python.bytecode import decode
 
-_OPERATIONS = (
-    "RESUME NOP CACHE COPY SWAP POP_TOP PUSH_NULL COPY_FREE_VARS LOAD_CONST LOAD_SMALL_INT LOAD_GLOBAL LOAD_DEREF "
-)
-_OPERATIONS += "LOAD_FAST LOAD_FAST_BORROW LOAD_FAST_LOAD_FAST LOAD_FAST_BORROW_LOAD_FAST_BORROW STORE_FAST "
-_OPERATIONS += "STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST LOAD_METHOD LOAD_ATTR PRECALL KW_NAMES CALL CALL_KW "
-_OPERATIONS += "BUILD_LIST LIST_EXTEND BUILD_MAP BUILD_CONST_KEY_MAP BINARY_SUBSCR BINARY_OP RETURN_CONST RETURN_VALUE "
-_OPERATIONS += (
-    "RETURN_GENERATOR GET_AWAITABLE SEND YIELD_VALUE JUMP_BACKWARD_NO_INTERRUPT END_SEND CALL_INTRINSIC_1 RERAISE "
-)
-_OPERATIONS += "CLEANUP_THROW"
+_OPERATIONS = "COPY SWAP POP_TOP PUSH_NULL LOAD_CONST LOAD_GLOBAL LOAD_DEREF LOAD_FAST STORE_FAST LOAD_METHOD "
+_OPERATIONS += "LOAD_ATTR CALL BUILD_LIST LIST_EXTEND BUILD_MAP BUILD_CONST_KEY_MAP BINARY_SUBSCR BINARY_OP JUMP "
+_OPERATIONS += "RETURN_GENERATOR GET_AWAITABLE SEND YIELD_VALUE RETURN_VALUE RERAISE"
 _SIMPLE = frozenset(_OPERATIONS.split())
 _ASKS = frozenset({"invoke", "ainvoke", "bind_tools"})
 
@@ -39,26 +32,26 @@ def only_asks(func: FunctionType) -> bool:
     calls = called = 0
     held = {name: cell.cell_contents for name, cell in _cells(func) if filled(cell)}
     offering: Any = None  # a tool, or a list of tools, that the last instructions have put on the stack
-    for each in dis.get_instructions(func.__code__):
-        if each.opname not in _SIMPLE:
+    for each in decode(func.__code__):
+        if each.name not in _SIMPLE:
             return False
-        loads = each.opname in ("LOAD_GLOBAL", "LOAD_DEREF")
-        value = (func.__globals__ if each.opname == "LOAD_GLOBAL" else held).get(each.argval) if loads else None
+        loads = each.name in ("LOAD_GLOBAL", "LOAD_DEREF")
+        value = (func.__globals__ if each.name == "LOAD_GLOBAL" else held).get(each.value) if loads else None
         if loads and _offers(value):
             offering = value
             continue
-        if offering is not None and each.opname not in ("BUILD_LIST", "PRECALL", "CALL"):
+        if offering is not None and each.name not in ("BUILD_LIST", "CALL"):
             return False
-        offering = offering if each.opname == "BUILD_LIST" else None
-        if each.opname in ("LOAD_ATTR", "LOAD_METHOD"):
-            if each.argval not in _ASKS:
+        offering = offering if each.name == "BUILD_LIST" else None
+        if each.name in ("LOAD_ATTR", "LOAD_METHOD"):
+            if each.value not in _ASKS:
                 return False
             called += 1
-        if each.opname == "LOAD_GLOBAL":
+        if each.name == "LOAD_GLOBAL":
             if not _harmless(value):
                 return False
             called += isinstance(value, type)
-        calls += each.opname in ("CALL", "CALL_KW")
+        calls += each.name == "CALL"
     return calls <= called and all(_harmless(each) or _offers(each) for each in held.values())
 
 
@@ -96,7 +89,7 @@ def picks_one(path: Any) -> bool:
     if not isinstance(func, FunctionType):
         return False
     code = func.__code__
-    makes = any(each.opname.startswith(("BUILD_LIST", "BUILD_TUPLE", "LIST_")) for each in dis.get_instructions(code))
+    makes = any(each.name.startswith(("BUILD_LIST", "BUILD_TUPLE", "LIST_")) for each in decode(code))
     return not makes and "Send" not in code.co_names and not any(isinstance(each, CodeType) for each in code.co_consts)
 
 

@@ -8,7 +8,6 @@ observable. The shadow that stock runs has the same wrappers around a claim, so 
 from __future__ import annotations
 
 import copy
-import dis
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.recognition import OwnClass, of_application
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import stays
+from fineflow.adapters.python.bytecode import decode
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.scopes import Scope
@@ -126,7 +126,7 @@ def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
         if "__class__" in code.co_freevars:  # super(): calls a method of a base class, with its wrappers
             return False
         names.update(code.co_names)
-        if any(i.opname in _STORING and i.argval not in _CLIENTS for i in dis.get_instructions(code)):
+        if any(i.name in _STORING and i.value not in _CLIENTS for i in decode(code)):
             return False
     if names & _TELLING:
         return False
@@ -152,7 +152,7 @@ def _awaits_nothing(function: FunctionType) -> bool:
     code = function.__code__
     if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in _codes(code)):
         return False
-    return all(i.opname not in _AWAITING for i in dis.get_instructions(code))
+    return all(i.name not in _AWAITING for i in decode(code))
 
 
 async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -8,11 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.analysis.bytecode import Instruction, location
-from fineflow.adapters.lookahead.code import decoded, guards, meetings, stored
 from fineflow.adapters.lookahead.instructions import RULES
 from fineflow.adapters.lookahead.iteration import ITERATORS, following
 from fineflow.adapters.lookahead.values import MET, NULL, UNKNOWN, Cell, Local, Stop
+from fineflow.adapters.python.bytecode import Instruction, location
+from fineflow.adapters.python.graph import graph, guards, meetings, stored
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -24,7 +24,6 @@ _DEPTH = 12  # calls inside calls
 class Frame:
     """One call of a code object. owner: the function whose globals it sees. cells: its free variables by name."""
 
-    keywords: tuple[str, ...] = ()  # of the next call (Python 3.11 and 3.12)
     raised = False  # the current path has raised an exception
     resumes = -1  # of a generator: the instruction after the last yield
     blurred = False  # a generator has yielded something only perhaps
@@ -43,7 +42,7 @@ class Frame:
         self.number = -1  # of the current one
         self.returned: list[Any] = []
         self._branches: list[int] = []  # unknown branches that are being walked through
-        self._decoded = made = decoded(code)
+        self._decoded = made = graph(code)
         if not made.around:
             made.around.append(guards(code))
         self._guards = made.around[0]

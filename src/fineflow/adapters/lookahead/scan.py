@@ -9,7 +9,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from fineflow.adapters.core.recognition import of_application, of_package
-from fineflow.adapters.lookahead.code import decoded
+from fineflow.adapters.python.graph import graph
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
 _DEPTH = 6  # functions that call functions
@@ -91,13 +91,13 @@ class _Scan:
         self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
     ) -> None:
         loops, value = _loops(code), None
-        instructions = decoded(code).instructions
+        instructions = graph(code).instructions
         for number, ins in enumerate(instructions):
             again, name = repeated or any(number in loop for loop in loops), str(ins.value)
             if ins.name in ("LOAD_ATTR", "LOAD_METHOD"):
                 self.found.calls += (1 + (again or name in self._many)) * (name in self._methods)
                 value = None if value is None else _attribute(value, name)
-            elif ins.name in ("LOAD_GLOBAL", "LOAD_NAME"):
+            elif ins.name == "LOAD_GLOBAL":
                 value = names.get(name)
             elif ins.name in ("LOAD_DEREF", "LOAD_FAST"):
                 value = own[name] if name in own else _content(cells[name]) if name in cells else None
@@ -140,7 +140,7 @@ def _followed(value: Any) -> bool:
 
 def _loops(code: CodeType) -> list[range]:
     """Returns the numbers of the instructions that each loop repeats."""
-    made = decoded(code)
+    made = graph(code)
     jumps = enumerate(made.targets)
     return [range(target, number) for number, target in jumps if 0 <= target < number]
 

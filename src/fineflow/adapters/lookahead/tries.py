@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead.code import Guard, guards, meeting_of
 from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN, Stop
+from fineflow.adapters.python.graph import Guard, guards, meeting_of
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -152,7 +152,8 @@ class Tries:
         while (region := self.open.pop()).guard is not guard:
             self._walk.unsure -= region.doubted
         self._walk.unsure -= region.doubted
-        swallows = not guard.manages or region.stack[-1:] == [SWALLOWS]
+        exits = [each for each in region.stack[-2:] if each is not NULL]  # on Python 3.14 a marker is above it
+        swallows = not guard.manages or exits[-1:] == [SWALLOWS]
         if self.risks > region.marks[2] and swallows and not frame.raised:
             self.handling += 1
             self._catch(frame, region, at)

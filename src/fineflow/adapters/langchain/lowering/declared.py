@@ -8,8 +8,8 @@ from typing import Any
 from langchain_core.runnables import RunnableGenerator, RunnableLambda, RunnablePassthrough
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from fineflow.adapters.analysis.bytecode import location
 from fineflow.adapters.langchain.builder import ChainBuilder
+from fineflow.adapters.python.bytecode import location
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Effects
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
 
-from fineflow.adapters.analysis.bytecode import decode
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
 from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.recognition import NotLowered, Row, believed, of_package, plain, same_method
@@ -22,6 +21,7 @@ from fineflow.adapters.langchain.models.offline_vllm import engine_of, is_offlin
 from fineflow.adapters.langchain.models.servers import lane, served, warmed
 from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.run_recorder import starts_runs
+from fineflow.adapters.python.bytecode import decode
 from fineflow.ir import PURE, Effect, Effects, Op
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")

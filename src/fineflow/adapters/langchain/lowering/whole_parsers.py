@@ -12,12 +12,12 @@ from langchain_core.output_parsers import BaseOutputParser, XMLOutputParser
 from langchain_core.output_parsers.openai_tools import JsonOutputToolsParser
 
 from fineflow.adapters.analysis import analyse
-from fineflow.adapters.analysis.bytecode import decode
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
 from fineflow.adapters.core.recognition import NamedRow, NotLowered, Row, of_package
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.structure import RUN
+from fineflow.adapters.python.bytecode import decode
 from fineflow.ir import Op
 
 _CLASSIC = "langchain_classic.output_parsers"

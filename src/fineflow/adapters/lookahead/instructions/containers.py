@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop, unknown
+from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -110,25 +110,10 @@ def _to_tuple(f: Frame, ins: Instruction) -> None:
         f.push(f.walk.own(tuple(value)))
 
 
-@rule("CALL_INTRINSIC_1")
-def _intrinsic(f: Frame, ins: Instruction) -> None:
-    if ins.arg == 4:  # wraps what an async generator yields
-        return
-    if ins.arg != 6:
-        raise Stop("uses an unusual instruction")
-    _to_tuple(f, ins)
-
-
 @rule("BINARY_SUBSCR")
 def _subscript(f: Frame, ins: Instruction) -> None:
     container, key = f.pops(2)
     f.push(_item(f, container, key))
-
-
-@rule("BINARY_SLICE")
-def _slice(f: Frame, ins: Instruction) -> None:
-    container, start, stop = f.pops(3)
-    f.push(_item(f, container, UNKNOWN if unknown(start) or unknown(stop) else slice(start, stop)))
 
 
 def _item(f: Frame, container: Any, key: Any) -> Any:

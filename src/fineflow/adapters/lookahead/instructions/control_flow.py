@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import TextFile
 from fineflow.adapters.lookahead.values import HANDLED, HELD, INERT, NULL, SWALLOWS, UNKNOWN, Awaited, Progress, Stop
+from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
 
 
-@rule("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT")
+@rule("JUMP")
 def _jump(f: Frame, ins: Instruction) -> None:
     f.jump()
 
 
-@rule(
-    "POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE "
-    "POP_JUMP_FORWARD_IF_TRUE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_FORWARD_IF_NONE POP_JUMP_FORWARD_IF_NOT_NONE "
-    "POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_BACKWARD_IF_NOT_NONE"
-)
+@rule("POP_JUMP_IF_TRUE POP_JUMP_IF_FALSE POP_JUMP_IF_NONE POP_JUMP_IF_NOT_NONE")
 def _pop_jump(f: Frame, ins: Instruction) -> None:
     value = f.pop()
     holds = _holds(f, ins.name, value)
@@ -33,19 +28,6 @@ def _pop_jump(f: Frame, ins: Instruction) -> None:
         f.split((f.at, f.stack), (f.target, f.stack))
     elif holds:
         f.jump()
-
-
-@rule("JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP")
-def _jump_or_pop(f: Frame, ins: Instruction) -> None:
-    value = f.stack[-1]
-    holds = _holds(f, ins.name.removesuffix("_OR_POP"), value)
-    if holds is None:
-        f.walk.touch(value)
-        f.split((f.at, f.stack[:-1]), (f.target, f.stack))
-    elif holds:
-        f.jump()
-    else:
-        f.pop()
 
 
 def _holds(f: Frame, name: str, value: Any) -> bool | None:
@@ -85,11 +67,6 @@ def _return(f: Frame, ins: Instruction) -> None:
     f.leave(f.pop())
 
 
-@rule("RETURN_CONST")
-def _return_constant(f: Frame, ins: Instruction) -> None:
-    f.leave(ins.value)
-
-
 @rule("RAISE_VARARGS RERAISE")
 def _raise(f: Frame, ins: Instruction) -> None:
     if not any(each is HANDLED for each in f.stack):
@@ -125,19 +102,8 @@ def _awaitable(f: Frame, ins: Instruction) -> None:
 @rule("SEND")
 def _send(f: Frame, ins: Instruction) -> None:
     f.pop()
-    value = f.stack[-1] if sys.version_info >= (3, 12) else f.pop()
-    f.push(value.value)
+    f.push(f.pop().value)
     f.jump()
-
-
-@rule("END_SEND")
-def _end_send(f: Frame, ins: Instruction) -> None:
-    del f.stack[-2]
-
-
-@rule("ASYNC_GEN_WRAP")
-def _wrap(f: Frame, ins: Instruction) -> None:
-    """What an async generator yields is wrapped (Python 3.11; later an intrinsic)."""
 
 
 @rule("YIELD_VALUE")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration, objects
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.values import HELD, NULL, Awaited, Local, Stop
+from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.rules import called
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @rule("LOAD_ATTR LOAD_METHOD")
 def _attribute(f: Frame, ins: Instruction) -> None:
-    method = ins.name == "LOAD_METHOD" or (sys.version_info >= (3, 12) and bool(ins.arg & 1))
+    method = ins.name == "LOAD_METHOD"
     value = objects.attribute(f.walk, f.pop(), ins.value, method=method)
     if method:
         f.stack.append(NULL)
@@ -41,16 +41,7 @@ def _make_function(f: Frame, ins: Instruction) -> None:
     code = f.pop()
     if not isinstance(code, CodeType):
         raise Stop("makes an unusual function")
-    cells: tuple[Any, ...] = ()
-    named: dict[str, Any] = {}
-    defaults: tuple[Any, ...] = ()
-    if sys.version_info < (3, 13):
-        cells = f.pop() if ins.arg & 8 else ()
-        if ins.arg & 4:
-            f.pop()  # annotations
-        named = f.pop() if ins.arg & 2 else {}
-        defaults = f.pop() if ins.arg & 1 else ()
-    f.stack.append(Local(code, f.owner, defaults, named, cells))
+    f.stack.append(Local(code, f.owner, (), {}, ()))
 
 
 @rule("SET_FUNCTION_ATTRIBUTE")
@@ -60,27 +51,10 @@ def _set_function_attribute(f: Frame, ins: Instruction) -> None:
     f.push(func._replace(**{field: value}) if field else func)
 
 
-@rule("KW_NAMES")
-def _keyword_names(f: Frame, ins: Instruction) -> None:
-    f.keywords = f.code.co_consts[ins.arg]
-
-
-@rule("CALL CALL_KW")
+@rule("CALL")
 def _call(f: Frame, ins: Instruction) -> None:
-    names = f.pop() if ins.name == "CALL_KW" else f.keywords
-    f.keywords = ()
     args = f.pops(ins.arg)
-    first, second = f.pops(2)
-    # Python 3.13 swapped the marker and the function; without a marker that slot holds the first argument.
-    if first is NULL or second is NULL:
-        func = second if first is NULL else first
-    else:
-        func, args = first, [second, *args]
-    named: dict[str, Any] = {}
-    if names:
-        count = len(args) - len(names)
-        args, named = args[:count], dict(zip(names, args[count:], strict=True))
-    f.push(calls.call(f.walk, func, args, named))
+    f.push(calls.call(f.walk, *called(f.pops(2), args, ins.value, lambda each: each is NULL)))
 
 
 @rule("CALL_FUNCTION_EX")
@@ -95,8 +69,3 @@ def _call_unpacked(f: Frame, ins: Instruction) -> None:
     if args is None or type(named) is not dict or not f.walk.whole(named):
         raise Stop("calls a function with arguments that are not known one by one")
     f.push(calls.call(f.walk, func, list(args), dict(named)))
-
-
-@rule("LOAD_ASSERTION_ERROR")
-def _assertion(f: Frame, ins: Instruction) -> None:
-    f.push(AssertionError)

@@ -7,11 +7,12 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Lazy, Stop, unknown
+from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.opcodes import OPCODES
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -135,14 +136,14 @@ def _is(f: Frame, ins: Instruction) -> None:
     f.push(UNKNOWN if either else (left is right) is not bool(ins.arg))
 
 
-@rule("UNARY_NOT TO_BOOL")
+@rule("UNARY_NOT")
 def _not(f: Frame, ins: Instruction) -> None:
     value = f.pop()
     if not f.walk.whole(value):
         f.walk.touch(value)
         f.push(UNKNOWN)
     else:
-        f.push(f.walk.truth(value) is (ins.name == "TO_BOOL"))
+        f.push(not f.walk.truth(value))
 
 
 @rule("UNARY_NEGATIVE")
@@ -155,12 +156,11 @@ def _negative(f: Frame, ins: Instruction) -> None:
     f.push(-value if known else UNKNOWN)
 
 
-@rule("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE")
+@rule("FORMAT_SIMPLE FORMAT_WITH_SPEC CONVERT_VALUE")
 def _format(f: Frame, ins: Instruction) -> None:
-    has_spec = ins.name == "FORMAT_WITH_SPEC" or (ins.name == "FORMAT_VALUE" and bool(ins.arg & 4))
-    spec = f.pop() if has_spec else ""
+    spec = f.pop() if ins.name == "FORMAT_WITH_SPEC" else ""
     value = f.pop()
-    conversion = ins.arg & 3 if ins.name in ("FORMAT_VALUE", "CONVERT_VALUE") else 0
+    conversion = ins.arg if ins.name == "CONVERT_VALUE" else 0
     if not f.walk.known(value) or unknown(spec):
         calls.as_printed(f.walk, value, inside=conversion > 1)
         f.walk.touch(value)
@@ -171,6 +171,12 @@ def _format(f: Frame, ins: Instruction) -> None:
     if conversion:
         value = (str, repr, ascii)[conversion - 1](value)
     f.push(value if ins.name == "CONVERT_VALUE" else format(value, spec))
+
+
+@rule("BUILD_INTERPOLATION BUILD_TEMPLATE")
+def _build_template(f: Frame, ins: Instruction) -> None:
+    parts = f.pops(OPCODES[ins.name].taken(ins.arg))  # nothing is formatted
+    f.push(f.walk.aliases.one_of(UNKNOWN, *parts))
 
 
 @rule("BUILD_STRING")

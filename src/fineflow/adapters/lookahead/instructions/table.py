@@ -1,24 +1,15 @@
-"""The table of instruction rules."""
+"""Registry of rules: what each instruction does to actual values."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fineflow.adapters.analysis.bytecode import Instruction
+from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.rules import Rules
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
 
-RULES: dict[str, Callable[[Frame, Instruction], None]] = {}
-"""What each instruction does to actual values (Python 3.11 to 3.13)."""
-
-
-def rule(names: str) -> Callable[[Callable[[Frame, Instruction], None]], Callable[[Frame, Instruction], None]]:
-    """Registers a function as the rule of the instructions of these names."""
-
-    def add(function: Callable[[Frame, Instruction], None]) -> Callable[[Frame, Instruction], None]:
-        RULES.update(dict.fromkeys(names.split(), function))
-        return function
-
-    return add
+RULES = Rules[Callable[["Frame", Instruction], None]]()
+rule = RULES.rule

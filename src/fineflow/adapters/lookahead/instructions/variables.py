@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.analysis.bytecode import Instruction
 from fineflow.adapters.lookahead import objects
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.values import NULL, Cell, Stop
+from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -19,12 +19,9 @@ def _constant(f: Frame, ins: Instruction) -> None:
     f.stack.append(ins.value)
 
 
-@rule("LOAD_FAST LOAD_FAST_CHECK LOAD_CLOSURE")
+@rule("LOAD_FAST")
 def _load_local(f: Frame, ins: Instruction) -> None:
-    if ins.name == "LOAD_CLOSURE":
-        f.stack.append(f.cells[ins.value])
-    else:
-        f.push(f.local(ins.value))
+    f.push(f.local(ins.value))
 
 
 @rule("LOAD_FAST_AND_CLEAR")
@@ -47,7 +44,7 @@ def _make_cell(f: Frame, ins: Instruction) -> None:
     f.cells[ins.value] = Cell(f.names.pop(ins.value, NULL))
 
 
-@rule("LOAD_DEREF LOAD_CLASSDEREF")
+@rule("LOAD_DEREF")
 def _load_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
     value = cell.value if isinstance(cell, Cell) else f.walk.assigned(cell, "", _content(cell))
@@ -83,10 +80,10 @@ def _store_global(f: Frame, ins: Instruction) -> None:
     f.walk.assign(scope, ins.value, f.pop(), scope.get(ins.value, NULL))
 
 
-@rule("LOAD_GLOBAL LOAD_NAME")
+@rule("LOAD_GLOBAL")
 def _load_global(f: Frame, ins: Instruction) -> None:
     value = f.outer(ins.value)
-    if ins.arg & 1 and ins.name == "LOAD_GLOBAL":
+    if ins.arg & 1:
         f.stack.append(NULL)
     f.push(value)
 

@@ -1,64 +1,62 @@
-"""Control flow of a code object: where the paths of a branch meet again, and which handlers catch what fails."""
+"""Control flow of a code object: its edges, where the paths of a branch meet again, and what catches what fails."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
-from fineflow.adapters.analysis.bytecode import Instruction, decode, handlers
-
-_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST"})
-_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
-_NOTHING = frozenset({"NOP", "RESUME", "PRECALL", "EXTENDED_ARG", "CACHE", "COPY_FREE_VARS"})
-_ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+from fineflow.adapters.python.bytecode import Handler, Instruction, decoded
+from fineflow.adapters.python.opcodes import JUMPS, RAISES, RETURNS
 
 
-class Code(NamedTuple):
-    """A decoded code object, without instructions that do nothing.
+class Graph(NamedTuple):
+    """The control flow of a code object, by numbers of instructions.
 
-    targets: where each instruction jumps to, or -1. following: where each may go on; nowhere, if it raises. rules: what
-    each instruction does, once a frame has looked it up. end: the number behind the last one, when it has returned.
-    around: its ``guards``, once a frame has looked them up.
+    targets: where each instruction jumps to, or -1. following: where each may go on; nowhere, if it raises. handlers:
+    of each, those that take what it raises, the innermost first: its exception edges. entered: where paths meet, or
+    begin in a handler. end: the number behind the last one, when the code has returned. rules, around: what a walk has
+    looked up for each instruction.
     """
 
     instructions: tuple[Instruction, ...]
     targets: list[int]
     following: list[tuple[int, ...]]
-    rules: list[Any]
+    handlers: list[tuple[Handler, ...]]
+    entered: frozenset[int]
     end: int
+    rules: list[Any]
     around: list[Any]
 
 
 @functools.lru_cache(4096)
-def decoded(code: CodeType) -> Code:
-    """Returns the instructions of a code object and their successors."""
-    index: dict[int, int] = {}
-    kept: list[Instruction] = []
-    for ins in decode(code):
-        index[ins.offset] = len(kept)
-        if ins.name not in _NOTHING:
-            kept.append(ins)
-    instructions = tuple(kept)
-    targets, following = [], []
-    for number, ins in enumerate(instructions):
-        target = index[ins.value] if "JUMP" in ins.name or ins.name in ("FOR_ITER", "SEND") else -1
-        if ins.name == "FOR_ITER" and instructions[target].name == "END_FOR":  # skipped at the end of the loop
-            target += 2 if sys.version_info >= (3, 13) else 1
-        targets.append(target)
-        falls = () if ins.name in _ALWAYS else (number + 1,)
-        jumps = () if target < 0 else (target,)
-        ends = (len(instructions),) if ins.name in _ENDS else () if ins.name in _RAISES else None
-        following.append((*falls, *jumps) if ends is None else ends)
-    return Code(instructions, targets, following, [], len(instructions), [])
+def graph(code: CodeType) -> Graph:
+    """Returns the control flow of a code object."""
+    instructions, table = decoded(code)
+    end = len(instructions)
+    targets = [int(ins.value) if ins.name in JUMPS else -1 for ins in instructions]
+    following: list[tuple[int, ...]] = []
+    for number, (ins, target) in enumerate(zip(instructions, targets, strict=True)):
+        if ins.name in RAISES:
+            following.append(())
+        elif ins.name in RETURNS:
+            following.append((end,))
+        else:
+            falls = () if ins.name == "JUMP" else (number + 1,)
+            following.append(falls if target < 0 else (*falls, target))
+    handlers: list[tuple[Handler, ...]] = [()] * end
+    for each in reversed(table):
+        for number in range(each.start, each.end):
+            handlers[number] = (each, *handlers[number])
+    entered = frozenset({*(each for each in targets if each >= 0), *(each.target for each in table)})
+    return Graph(instructions, targets, following, handlers, entered, end, [], [])
 
 
 @functools.lru_cache(4096)
 def _after(code: CodeType) -> list[int]:
     """Returns, for each instruction, those that every path from it reaches, as bits: its post-dominators."""
-    made = decoded(code)
+    made = graph(code)
     end = made.end
     full = (1 << (end + 1)) - 1
     after = [full] * end + [1 << end]
@@ -104,17 +102,17 @@ def meeting_of(code: CodeType, first: int, second: int) -> int:
 @functools.lru_cache(4096)
 def stored(code: CodeType, starts: tuple[int, ...], meeting: int) -> frozenset[str]:
     """Returns the variables that the paths from some instructions to their meeting may assign."""
-    made = decoded(code)
+    made = graph(code)
     names: set[str] = set()
     for number in _reached(code, starts, meeting):
         ins = made.instructions[number]
         if ins.name.startswith("STORE_") or ins.name == "DELETE_FAST":
-            names.update(ins.value if isinstance(ins.value, tuple) else (str(ins.value),))
+            names.add(str(ins.value))
     return frozenset(names)
 
 
 def _reached(code: CodeType, starts: tuple[int, ...], meeting: int) -> Iterator[int]:
-    made = decoded(code)
+    made = graph(code)
     seen, todo = {meeting}, list(starts)
     while todo:
         number = todo.pop()
@@ -145,36 +143,33 @@ def guards(code: CodeType) -> list[tuple[Guard, ...]] | None:
 
     Those that raise again, as ``finally`` does, are left out.
     """
-    table = handlers(code)
-    if not table:
+    made = graph(code)
+    if not any(made.handlers):
         return None
-    made = decoded(code)
-    offsets = [ins.offset for ins in made.instructions]
     known: dict[int, Guard | None] = {}
     chains: dict[int, tuple[Guard, ...]] = {}
 
     def chain(number: int) -> tuple[Guard, ...]:
         if number not in chains:
             chains[number] = ()  # a handler that guards itself
-            found = next((each for each in table if each.start <= offsets[number] < each.end), None)
+            found = next(iter(made.handlers[number]), None)
             if found is not None:
-                target = next(n for n, offset in enumerate(offsets) if offset >= found.target)
-                if target not in known:
-                    known[target] = _guard(code, target, found.depth, found.lasti)
-                guard = known[target]
-                chains[number] = (*(() if guard is None else (guard,)), *chain(target))
+                if found.target not in known:
+                    known[found.target] = _guard(made, code, found)
+                guard = known[found.target]
+                chains[number] = (*(() if guard is None else (guard,)), *chain(found.target))
         return chains[number]
 
     found = [chain(number) for number in range(made.end)]
     return [*found, ()] if any(found) else None
 
 
-def _guard(code: CodeType, target: int, depth: int, lasti: bool) -> Guard | None:
-    made = decoded(code)
-    if made.instructions[target].name in ("CLEANUP_THROW", "END_ASYNC_FOR"):
+def _guard(made: Graph, code: CodeType, handler: Handler) -> Guard | None:
+    target = handler.target
+    if made.instructions[target].name == "END_ASYNC_FOR":
         return None
     reached = list(_reached(code, (target,), made.end))
-    if not any(made.instructions[number].name in _ENDS for number in reached):
+    if not any(made.instructions[number].name in RETURNS for number in reached):
         return None
     names = set()
     for ins in made.instructions[target:]:
@@ -183,4 +178,4 @@ def _guard(code: CodeType, target: int, depth: int, lasti: bool) -> Guard | None
         elif ins.name == "CHECK_EXC_MATCH" or ins.name not in ("PUSH_EXC_INFO", "LOAD_ATTR", "BUILD_TUPLE", "POP_TOP"):
             break
     manages = made.instructions[target + 1].name == "WITH_EXCEPT_START"
-    return Guard(target, depth, lasti, frozenset(names), manages)
+    return Guard(target, handler.depth, handler.lasti, frozenset(names), manages)
