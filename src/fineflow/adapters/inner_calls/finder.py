@@ -121,7 +121,7 @@ class CallFinder:
 
     @property
     def passed(self) -> bool:
-        """True if stock may have passed the place where the last walk ended, as it does not understand what is there."""
+        """True if stock may have passed the place where the last walk ended: it does not understand what is there."""
         return bool(self._walk.reason) and all(found.taken and found.ended for found in self.calls if found.met)
 
     @property
