@@ -16,6 +16,7 @@ from io import StringIO
 from typing import Any
 
 from llama_index.core import SummaryIndex
+from llama_index.core.postprocessor.llm_rerank import LLMRerank
 from llama_index.core.retrievers import RecursiveRetriever
 from llama_index.core.schema import IndexNode
 
@@ -106,6 +107,34 @@ def objects_of_a_list(kit: Kit) -> Any:
     return kit.answering(retriever)
 
 
+# --- one request for each node ----------------------------------------------------------------------------------------
+
+
+def accumulated(kit: Kit) -> Any:
+    """An answer from each node by itself."""
+    return kit.answering(kit.retriever(nodes()), "accumulate")
+
+
+def _choosing(kit: Kit) -> Any:
+    return kit.llm(lambda prompt: "Doc: 1, Relevance: 7" if "Relevance" in prompt else "an answer")
+
+
+def reranked(kit: Kit) -> Any:
+    """A model judges one node after the other."""
+    made = kit.answering(kit.retriever(nodes()))
+    made._node_postprocessors = [LLMRerank(choice_batch_size=1, top_n=2, llm=_choosing(kit))]
+    made._node_postprocessors[0].callback_manager = kit.manager
+    return made
+
+
+def chosen_by_a_model(kit: Kit) -> Any:
+    """A model chooses among all nodes of a list, one after the other."""
+    index = SummaryIndex(nodes(), callback_manager=kit.manager)
+    retriever = index.as_retriever(retriever_mode="llm", llm=_choosing(kit), choice_batch_size=1)
+    retriever.callback_manager = kit.manager
+    return kit.answering(retriever)
+
+
 APPS: dict[str, App] = {
     "corrective RAG workflow": App(corrective_rag, 0.25 + 1 + 1, entry="run"),
     "corrective RAG workflow, async": App(async_corrective_rag, 0.25 + 1 + 1, entry="run"),
@@ -130,6 +159,9 @@ APPS: dict[str, App] = {
     "composable objects, async": App(composable_objects, 0.25 + 1.25 + 1, entry="aquery"),
     "objects of a list": App(objects_of_a_list, 1.25 + 1),
     "objects of a list, async": App(objects_of_a_list, 1.25 + 1, entry="aquery"),
+    "accumulated": App(accumulated, 0.25 + 1),
+    "reranked by a model": App(reranked, 0.25 + 1 + 1),
+    "chosen by a model": App(chosen_by_a_model, 1 + 1),
 }
 
 

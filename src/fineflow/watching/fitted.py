@@ -19,8 +19,9 @@ WHOLE = frozenset({Op.DECODE, Op.PARTIAL_DECODE, Op.SEARCH, Op.RERANK, Op.TOOL, 
 
 @dataclass
 class _At:
-    """Runs at one place of the user's object, in the watched calls."""
+    """Runs at one place of the user's object, in the watched calls. calls: the number of these."""
 
+    calls: int
     seconds: list[float] = field(default_factory=list)
     rest: list[float] = field(default_factory=list)  # without the runs inside that are at places of their own
     saved: list[float] = field(default_factory=list)  # in the calls whose functions were looked at
@@ -64,10 +65,13 @@ def _places(plan: Plan, calls: Sequence[Run]) -> dict[str, _At]:
     by_id = leaves_by_id(plan)
     found: dict[str, _At] = {}
     for call in calls:
-        where = {run: leaf_of(run, by_id.get(id(run.obj), [])) for run in call.everything() if run.end is not None}
+        where: dict[Run, str | None] = {}
+        for run in call.everything():
+            if run.end is not None:
+                where[run] = leaf_of(run, by_id.get(id(run.obj), []), _around_run(run, where))
         for run, place in where.items():
             if place is not None:
-                at = found.setdefault(place, _At())
+                at = found.setdefault(place, _At(len(calls)))
                 at.seconds.append(run.seconds)
                 at.rest.append(run.rest(lambda each, where=where: where.get(each) is not None))  # type: ignore[misc]
                 if call.looked:
@@ -80,20 +84,37 @@ def _saved(run: Run, places: Mapping[Run, str | None]) -> float:
     return run.saved + sum(_saved(each, places) for each in run.children if places.get(each) is None)
 
 
+def _around_run(run: Run, places: Mapping[Run, str | None]) -> str | None:
+    """Returns the place of the nearest run around a run that has one."""
+    while run.parent is not None:
+        run = run.parent
+        if (found := places.get(run)) is not None:
+            return found
+    return None
+
+
 def leaves_by_id(plan: Plan) -> dict[int, list[str]]:
-    """Returns the places of each object in the user's object, by its id."""
+    """Returns the places of each object in the user's object, by its id; of models, those in the objects that ask."""
+    objects = dict(plan.objects)
+    for p in everything(plan.p_graph):
+        around, _, name = p.leaf.rpartition("/")
+        if p.leaf not in objects and around in objects:
+            held = vars(objects[around]) if hasattr(objects[around], "__dict__") else {}
+            objects[p.leaf] = held.get(name, held.get(f"_{name}"))
     by_id: dict[int, list[str]] = {}
-    for leaf, obj in plan.objects.items():
-        by_id.setdefault(id(obj), []).append(leaf)
+    for leaf, obj in objects.items():
+        if obj is not None:
+            by_id.setdefault(id(obj), []).append(leaf)
     return by_id
 
 
-def leaf_of(run: Run, leaves: Sequence[str]) -> str | None:
-    """Returns the place that fits where stock ran it; an object may be in several."""
+def leaf_of(run: Run, leaves: Sequence[str], around: str | None = None) -> str | None:
+    """Returns the place that fits where stock ran it; an object may be in several. around: of a run around it."""
     if run.obj is None:
         return None
     fitting = [leaf for leaf in leaves if _within(run.steps, leaf.split("/"))]
-    return min(fitting or leaves, key=len, default=None)
+    inside = [leaf for leaf in fitting or leaves if around and leaf.startswith(f"{around}/")]
+    return min(inside or fitting or leaves, key=len, default=None)
 
 
 def _within(steps: Sequence[str], path: Sequence[str]) -> bool:
@@ -113,7 +134,8 @@ def _seconds(graph: Graph, places: Mapping[str, _At], *, ahead: bool) -> dict[st
             continue
         same = sum(q.leaf == p.leaf for q in whole)
         saved = at.saves if ahead else 0.0
-        found[p.name] = (fmean(at.seconds) - saved) / same
+        times = at.rest if p.meta.get("handed") else at.seconds
+        found[p.name] = (fmean(times) - saved) * _in_turn(p, at) / same
     for leaf, primitives in untold.items():
         # Stock opens no run for compressors, splitters and functions inside of others: their time is its rest.
         if leaf in places and not any(p.leaf == leaf for p in whole):
@@ -121,6 +143,11 @@ def _seconds(graph: Graph, places: Mapping[str, _At], *, ahead: bool) -> dict[st
             rest = fmean(places[leaf].rest) - (places[leaf].saves if ahead else 0.0)
             found.update((p.name, max(rest, 0.0) / len(timed)) for p in timed)
     return found
+
+
+def _in_turn(p: Primitive, at: _At) -> float:
+    """Returns how many requests a step makes one after the other, each with the answer before it."""
+    return len(at.seconds) / at.calls if p.params.get("how") == "refine" else 1.0
 
 
 def _around(leaf: str, places: Mapping[str, _At]) -> str:

@@ -22,6 +22,7 @@ from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
 from fineflow.adapters.llamaindex.methods import method
 from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, shadow_llm
 from fineflow.ir import Op, Primitive
+from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
@@ -54,6 +55,7 @@ def _lower_asking(row: Asker, processor: Any, value: Symbol, b: IndexBuilder) ->
         kernel=partial(_node_answers, row),
         foreign=not ours,
         pieces=False,
+        several=True,
     )
     b.at(b.under("llm"))
     b.note(made.ref.name, True, "all requests about nodes run at once, where stock sends one or four at a time")
@@ -76,6 +78,7 @@ async def _ask_all(row: Asker, p: Primitive, handed: Handed, run: Execution) -> 
     except Exception as error:
         raise LeftToStock("formatting a prompt failed; stock will raise the error") from error
     sync = run.call.sync or not row.by_async
+    events.sized("", Op.MAP, len(found), p.name)
     for wanted in found:
         _begin(p, wanted, run, sync)
 

@@ -27,6 +27,7 @@ from fineflow.adapters.llamaindex.methods import exactly, move
 from fineflow.adapters.llamaindex.models.embeddings import query_text
 from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, model_known, request, shadow_llm
 from fineflow.ir import Effect, Effects, Op, Primitive
+from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.loop.workers import in_thread
 
@@ -58,6 +59,7 @@ def _lower_selecting(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
         kernel=_choices,
         foreign=not ours,
         pieces=False,
+        several=True,
     )
     b.at(b.under("llm"))
     b.note(made.ref.name, True, "requests for all batches of nodes run at once, where stock sends them one by one")
@@ -72,7 +74,9 @@ def _choices(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
 async def _each(p: Primitive, query: str, run: Execution) -> None:
     retriever = p.component
     ids = next((row.ids(retriever._index) for row in ROWS if row.matches(retriever)), ())
-    for start in range(0, len(ids), retriever._choice_batch_size):
+    starts = range(0, len(ids), retriever._choice_batch_size)
+    events.sized("", Op.MAP, len(starts), p.name)
+    for start in starts:
         wanted = await in_thread(partial(_wanted, retriever, ids[start : start + retriever._choice_batch_size], query))
 
         async def begin(entry: Any, wanted: Request = wanted) -> Any:
