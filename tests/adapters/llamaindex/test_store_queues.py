@@ -95,7 +95,7 @@ def test_a_collection_has_one_limit_and_one_policy_for_both_frameworks() -> None
     set_policy(store, "by_path")
     assert standing_in_langchain(twin) is standing(store) is standing(made)
     docs = RunnablePick("q") | twin.as_retriever()
-    chain: Any = fineflow.optimize(RunnablePassthrough.assign(a=docs, b=docs), strict=True)
+    chain: Any = fineflow.optimize(RunnablePassthrough.assign(a=docs), strict=True)
     retriever: Any = fineflow.optimize(made.as_retriever(), strict=True)
     with held(store) as permits:
         calls = [called(chain, "invoke", {"q": QUESTION})]
