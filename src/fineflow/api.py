@@ -229,14 +229,14 @@ def _in_vain(last: Summary | None) -> tuple[str, ...]:
 
 def _last_call(framework: Framework, given: Any, shown: Plan) -> LastCall | None:
     """Returns what the last call of an optimized object gained; None if there is none that followed a plan of it."""
-    last = _alone(given)
+    last = _gained_alone(given)
     if last is None:
         return None
     parts = [given._self_part(part) for part in framework.parts(given.__wrapped__, shown).values()]
-    return last.with_parts(map(_alone, [*parts, *map(given._self_ahead, framework.inside(shown))]))
+    return last.with_parts(map(_gained_alone, [*parts, *map(given._self_ahead, framework.inside(shown))]))
 
 
-def _alone(given: Any) -> LastCall | None:
+def _gained_alone(given: Any) -> LastCall | None:
     """Returns the same without what the calls of parts gained."""
     trace = given._self_last.trace if is_optimized(given) and given._self_last is not None else None
     if trace is None or not trace.seconds:  # of a workflow's run, only the beginning is known

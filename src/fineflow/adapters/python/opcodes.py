@@ -9,7 +9,7 @@ Count = int | Callable[[int], int]
 
 
 class Opcode(NamedTuple):
-    """What an instruction takes and leaves; by its argument where it depends on that."""
+    """Effect of an instruction on the stack: the number of values, or a function from the argument to it."""
 
     takes: Count
     leaves: Count
@@ -92,4 +92,4 @@ JUMPS = frozenset({"JUMP", "FOR_ITER", "SEND", *(name for name in OPCODES if nam
 """Instructions with a target. Those but JUMP may go on behind them as well."""
 
 LEFT_BY_JUMP = {"FOR_ITER": 0, "SEND": 1}
-"""What these leave where they jump; any other jump leaves what it leaves where it does not."""
+"""Number of values left on the path that jumps, where it differs from the path that does not."""
