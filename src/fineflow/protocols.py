@@ -168,7 +168,12 @@ class BatchEngine(Protocol):
 
 @runtime_checkable
 class LLMEngine(Protocol):
-    """An engine that prefills prompts and decodes from them, many requests concurrently (continuous batching)."""
+    """An engine that prefills prompts and decodes from them, many requests concurrently (continuous batching).
+
+    Optional attribute: ``salts``: True if ``prefill``, ``generate``, ``cached`` and ``release`` take ``salt``, a text.
+    Requests then share a prefix only with those of the same salt: one cannot find out, by how soon it is answered, what
+    another one has asked. Without it all requests share (see ``salted``).
+    """
 
     name: str
 
@@ -214,6 +219,22 @@ class LLMEngine(Protocol):
         ...
 
     async def aclose(self) -> None: ...
+
+
+def salted(engine: object, salt: str) -> dict[str, str]:
+    """Returns the keyword argument that keeps the prefixes of a salt apart on an engine; empty if there is none."""
+    return {"salt": salt} if salt and getattr(engine, "salts", False) else {}
+
+
+def block_keys(tokens: Sequence[int], size: int, salt: str = "") -> list[int]:
+    """Returns a key for each full block of a prompt: a hash of the salt and of all tokens up to the block's end.
+
+    size: tokens per block.
+    """
+    keys = [hash(salt) if salt else 0]
+    for start in range(0, len(tokens) // size * size, size):
+        keys.append(hash((keys[-1], *tokens[start : start + size])))
+    return keys[1:]
 
 
 @runtime_checkable

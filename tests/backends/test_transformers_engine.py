@@ -168,6 +168,32 @@ async def test_prefill_makes_the_later_request_reuse_its_blocks(engine: Transfor
     assert warm.tokens == cold.tokens
 
 
+async def test_tenants_share_no_blocks(engine: TransformersEngine) -> None:
+    """What one tenant's request has computed is computed again for another tenant; the answers are the same."""
+    prompt = chat(engine, LONG + QUESTIONS[0])
+    whole = len(prompt) // engine.block_size * engine.block_size
+    await engine.start()
+    await engine.reset_prefix_cache()
+    found = []
+    for salt in ("", "a", "b", "a", ""):
+        deltas = [delta async for delta in engine.generate(prompt, Sampling(max_tokens=8), salt=salt)]
+        found.append((deltas[-1].cached_tokens > 0, [token for delta in deltas for token in delta.tokens]))
+    assert [cached for cached, _ in found] == [False, False, False, True, True]
+    assert all(said == found[0][1] for _, said in found)
+    assert [engine.cached(prompt, salt=salt) for salt in ("a", "c")] == [whole, 0]
+
+
+async def test_a_prefill_is_its_tenants_own(engine: TransformersEngine) -> None:
+    prompt = chat(engine, LONG)
+    whole = len(prompt) // engine.block_size * engine.block_size
+    await engine.start()
+    await engine.reset_prefix_cache()
+    await engine.prefill(prompt, salt="a")
+    assert [engine.cached(prompt, salt=salt) for salt in ("a", "b", "")] == [whole, 0, 0]
+    await engine.prefill(prompt)
+    assert [engine.cached(prompt, salt=salt) for salt in ("a", "b", "")] == [whole, 0, whole]
+
+
 async def test_what_is_kept_is_not_prefilled_again(engine: TransformersEngine) -> None:
     prompt = chat(engine, LONG)
     await engine.start()

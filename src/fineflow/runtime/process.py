@@ -30,7 +30,9 @@ class Runtime:
     tenants: weights, by the name that a call sets in ``config["metadata"]["fineflow_tenant"]``; 1 for all others. If
     calls of several tenants wait, each tenant gets admissions and engine time in proportion to its weight. Inside a
     tenant, calls of a higher ``config["metadata"]["fineflow_priority"]`` (default 0) go first; waiting calls rise, so
-    none starves.
+    none starves. share_prefixes: True lets requests of different tenants use the same cached prefixes of prompts. By
+    default they do not, so that no tenant can find out by timing what another one has asked; what all tenants' prompts
+    begin with is then computed once for each of them.
 
     Raises: ValueError or TypeError for invalid limits; RuntimeError if another one is open.
     """
@@ -42,8 +44,9 @@ class Runtime:
         max_waiting: int | None = None,
         overload: Literal["wait", "raise"] = "wait",
         tenants: Mapping[str, float] | None = None,
+        share_prefixes: bool = False,
     ) -> None:
-        self.limits = Limits(max_queries, max_waiting, overload, dict(tenants or {}))
+        self.limits = Limits(max_queries, max_waiting, overload, dict(tenants or {}), share_prefixes)
 
     def start(self) -> Self:
         """Sets the limits. Calls that already run count."""
@@ -116,7 +119,7 @@ class Runtime:
         found = self.limits
         return (
             f"Runtime(max_queries={found.max_queries}, max_waiting={found.max_waiting}, overload={found.overload!r}, "
-            f"tenants={dict(found.tenants)})"
+            f"tenants={dict(found.tenants)}, share_prefixes={found.share_prefixes})"
         )
 
 

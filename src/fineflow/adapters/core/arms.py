@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from math import inf
 from typing import NamedTuple
 
-from fineflow.adapters.core.decoding import encode, settled
+from fineflow.adapters.core.decoding import cached, encode, settled
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op, Primitive
-from fineflow.protocols import LLMEngine, Measured, PrefixCache
+from fineflow.protocols import LLMEngine, Measured
 from fineflow.runtime import events
 from fineflow.runtime.call.executor import CHOSEN, Execution
 from fineflow.runtime.call.trace import Warmed
@@ -58,7 +58,7 @@ class _Choice:
         """Prefills a beginning, or says why not."""
         request_context.uses(self._engine)
         tokens = settled(self._engine, await encode(self._engine, lambda: text))
-        kept = self._engine.cached(tokens) if isinstance(self._engine, PrefixCache) else 0
+        kept = cached(self._engine, tokens)
         prompt = Prompt(tokens, self._engine.block_size)
         wish = _Wish(p.meta["arm"], prompt, kept, self._run.call.loop.create_future())
         if len(tokens) - kept < least(self._engine) or self._over_for(wish):

@@ -13,13 +13,15 @@ import contextvars
 import itertools
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Self, TypeVar
 
-from fineflow.adapters.core.decoding import adecode, checked, encode, settled
+from fineflow.adapters.core.decoding import adecode, cached, checked, encode, settled
 from fineflow.errors import RequestError
-from fineflow.protocols import Delta, LLMEngine, PrefixCache, Releases, Sampling
+from fineflow.protocols import Delta, LLMEngine, Releases, Sampling, salted
 from fineflow.runtime import events
 from fineflow.runtime.loop.submission import run_async
+from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.request_context import query, started
 
@@ -49,7 +51,7 @@ class Context:
         self.engine: LLMEngine = checked(engine)
         self._text = ""
         self._query, self._started = f"context-{next(_numbers)}", events.now()
-        self._kept: list[Sequence[int]] = []  # prefixes that were prefilled for it alone
+        self._kept: list[tuple[Sequence[int], str]] = []  # prefixes, with their salts, that were prefilled for it alone
         self._work: asyncio.Task[Any] | None = None
         self._busy = ""  # the operation under way
         self._freed = False
@@ -68,7 +70,7 @@ class Context:
 
         Encodes the text: a tokenizer that is not loaded yet is loaded.
         """
-        return self.engine.cached(self.engine.encode(self._text)) if isinstance(self.engine, PrefixCache) else 0
+        return cached(self.engine, self.engine.encode(self._text))
 
     def fork(self) -> Context:
         """Returns a new context that begins with this one. Each is filled, continued and freed by itself.
@@ -144,8 +146,8 @@ class Context:
         kept, self._kept = self._kept, []
         engine = self.engine
         if isinstance(engine, Releases):
-            for tokens in kept:
-                await run_async(lambda tokens=tokens: engine.release(tokens))  # type: ignore[misc]
+            for tokens, salt in kept:
+                await run_async(partial(engine.release, tokens, **salted(engine, salt)))
 
     async def __aenter__(self) -> Self:
         return self
@@ -165,11 +167,11 @@ class Context:
         whole = settled(engine, tokens)
         if not engine.can_prefill or not whole:
             return
-        if isinstance(engine, PrefixCache) and engine.cached(whole) >= len(whole):
+        if cached(engine, whole) >= len(whole):
             return
         queue = llm_queue_of(engine)
         if isinstance(engine, Releases):
-            self._kept.append(whole)
+            self._kept.append((whole, request_context.salt.get()))
         await run_async(lambda: queue.prefill(whole))
 
     # One operation at a time, that `free` can end without cancelling its caller.

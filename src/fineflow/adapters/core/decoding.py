@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
-from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
+from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling, salted
 from fineflow.runtime.call.streams import AHEAD
 from fineflow.runtime.call.trace import Warmed
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
@@ -95,13 +95,19 @@ async def awarm(engine: LLMEngine, text: str, *, within: float = inf) -> Warmed:
     if not engine.can_prefill:
         return Warmed(0, 0, 0)
     whole = settled(engine, await encode(engine, lambda: text, aside=within < inf and len(text) > _LONG))
-    kept = engine.cached(whole) if isinstance(engine, PrefixCache) else 0
+    kept = cached(engine, whole)
     whole = whole[: kept + _fitting(engine, within)]
     if len(whole) - kept < least(engine):
         return Warmed(0, len(whole), kept)
     queue = llm_queue_of(engine)
     ran = await run_async(lambda: queue.prefill_ahead(whole))
     return Warmed(len(whole) if ran else 0, len(whole), kept, busy=not ran)
+
+
+def cached(engine: LLMEngine, tokens: Sequence[int]) -> int:
+    """Returns the number of leading tokens in the engine's cache for the current call; 0 if it does not say."""
+    salt = request_context.salt.get()
+    return engine.cached(tokens, **salted(engine, salt)) if isinstance(engine, PrefixCache) else 0
 
 
 def _fitting(engine: LLMEngine, seconds: float) -> int:

@@ -16,7 +16,7 @@ from fineflow.backends.emulated.cores import SharedCores
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.errors import RequestError
 from fineflow.ir import Op
-from fineflow.protocols import CacheStatistics, Delta, Message, Sampling, TokenLogprob
+from fineflow.protocols import CacheStatistics, Delta, Message, Sampling, TokenLogprob, block_keys
 from fineflow.runtime import events
 
 # A short timer: in virtual time it fires after all other work of the same moment.
@@ -65,6 +65,8 @@ class EmulatedLLM:
     forms of output (``protocols.Constrains``) that ``answer`` is assumed to follow. ``cores``: the processor that it
     shares with other engines, if any.
     """
+
+    salts = True
 
     def __init__(
         self,
@@ -118,17 +120,17 @@ class EmulatedLLM:
     def _text(self, tokens: Sequence[int]) -> str:
         return "".join(map(words.text, tokens))
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         """Prefills the full blocks of a prompt prefix, unless they are cached."""
         whole = tokens[: len(tokens) // self.block_size * self.block_size]
-        if self.can_prefill and self.cached(whole) < len(whole):
+        if self.can_prefill and self.cached(whole, salt=salt) < len(whole):
             events.sized(self.name, Op.PARTIAL_PREFILL, len(tokens))
-            with self._submitted(whole, (), priority) as request:
+            with self._submitted(whole, (), priority, salt) as request:
                 await request.outputs.get()
                 self._prefilled(request)
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
         """Decodes; see ``LLMEngine``. Sampling never changes the text, only where it ends; all logprobs are 0.
 
@@ -141,7 +143,7 @@ class EmulatedLLM:
         answer = self.encode(said[: min(cuts)] if cuts else said)
         self._check(sampling, answer)
         reason = "stop" if len(answer) <= sampling.max_tokens else "length"
-        with self._submitted(tokens, answer[: sampling.max_tokens], priority) as request:
+        with self._submitted(tokens, answer[: sampling.max_tokens], priority, salt) as request:
             count, first, before, token = len(request.answer), 0.0, 0, _END
             for i in range(max(count, 1)):
                 token = await request.outputs.get()
@@ -167,9 +169,9 @@ class EmulatedLLM:
                 f"{', '.join(wrong)}; leave it out"
             )
 
-    def cached(self, tokens: Sequence[int]) -> int:
+    def cached(self, tokens: Sequence[int], *, salt: str = "") -> int:
         """Returns the number of leading tokens of a prompt in the prefix cache."""
-        return len(list(itertools.takewhile(self._kept.__contains__, self._blocks(tokens)))) * self.block_size
+        return len(list(itertools.takewhile(self._kept.__contains__, self._blocks(tokens, salt)))) * self.block_size
 
     def cache_statistics(self) -> CacheStatistics:
         """See ``protocols.Measured``."""
@@ -189,16 +191,11 @@ class EmulatedLLM:
 
     # Requests and iterations
 
-    def _blocks(self, tokens: Sequence[int]) -> list[int]:
-        """Returns the keys of the full blocks, each a hash of all tokens up to its end; none without a prefix cache."""
-        if not self.can_prefill:
-            return []
-        size, keys = self.block_size, [0]
-        for start in range(0, len(tokens) // size * size, size):
-            keys.append(hash((keys[-1], *tokens[start : start + size])))
-        return keys[1:]
+    def _blocks(self, tokens: Sequence[int], salt: str) -> list[int]:
+        """Returns the keys of the full blocks; none without a prefix cache."""
+        return block_keys(tokens, self.block_size, salt) if self.can_prefill else []
 
-    def _submit(self, tokens: Sequence[int], answer: Sequence[int], priority: int) -> _Request:
+    def _submit(self, tokens: Sequence[int], answer: Sequence[int], priority: int, salt: str) -> _Request:
         size = -(-(len(tokens) + len(answer)) // self.block_size)
         if not tokens or size > self.profile.blocks:
             room = self.profile.blocks * self.block_size
@@ -211,17 +208,17 @@ class EmulatedLLM:
             self._server = None
             for left in (*self._waiting, *self._running):
                 self._withdraw(left)
-        request = _Request(next(self._numbers), tokens, answer, priority, self._blocks(tokens), size)
+        request = _Request(next(self._numbers), tokens, answer, priority, self._blocks(tokens, salt), size)
         self._waiting.append(request)
         if self._server is None:
             self._server = loop.create_task(self._serve())
         return request
 
     @contextmanager
-    def _submitted(self, tokens: Sequence[int], answer: Sequence[int], priority: int) -> Iterator[_Request]:
+    def _submitted(self, tokens: Sequence[int], answer: Sequence[int], priority: int, salt: str) -> Iterator[_Request]:
         """Submits a request; withdraws and reports it at the end of the block."""
         queued = events.now()
-        request = self._submit(tokens, answer, priority)
+        request = self._submit(tokens, answer, priority, salt)
         try:
             yield request
         finally:

@@ -21,6 +21,7 @@ _NEEDED: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]] = {
     ("transformers", "ContinuousBatchingConfig"): {},
     (f"{_BATCHING}.continuous_api", "ContinuousBatchingManager"): {
         "__init__": ("model", "generation_config", "continuous_batching_config"),
+        "_create_batch_processor": (),
         "_run_generation_loop": (),
         "add_request": ("request_id", "max_new_tokens", "streaming", "eos_token_id"),
         "cancel_request": (),
@@ -39,7 +40,11 @@ _NEEDED: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]] = {
     (f"{_BATCHING}.requests", "FutureRequestState"): {},
     (f"{_BATCHING}.scheduler", "FIFOScheduler"): {"_process_candidates": (), "_infer_request_tokens": ()},
     (f"{_BATCHING}.scheduler", "SCHEDULER_MAPPING"): {},
-    (f"{_BATCHING}.cache", "PagedAttentionCache"): {"evict_cached_blocks": ()},
+    (f"{_BATCHING}.cache", "PagedAttentionCache"): {
+        "evict_cached_blocks": (),
+        "mark_complete_blocks": ("state", "complete_blocks"),
+        "search_prefix_match": ("request_id", "prompt_ids"),
+    },
 }
 _SETTINGS = (  # of ContinuousBatchingConfig
     *("page_size", "num_blocks", "max_batch_tokens", "max_requests_per_batch", "auto_switch_to_flash"),

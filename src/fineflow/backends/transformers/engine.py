@@ -52,6 +52,7 @@ class TransformersEngine:
     ``aclose()`` or the death of its thread the engine starts again on next use.
     """
 
+    salts = True
     recovers = True  # transformers drops the cache of a request and recomputes it, decoded tokens included
 
     def __init__(
@@ -104,7 +105,7 @@ class TransformersEngine:
 
     # Requests
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         """Computes and caches the full blocks of a prompt prefix; does nothing if there are none, or all are cached.
 
         Returns when the blocks can be used, or when a request whose prompt begins with ``tokens`` arrives, which
@@ -112,11 +113,12 @@ class TransformersEngine:
         any later request may share or evict.
         """
         whole = len(tokens) // self.block_size * self.block_size
-        if not self.can_prefill or self.cached(tokens) >= whole:
+        if not self.can_prefill or self.cached(tokens, salt=salt) >= whole:
             return
         # Two tokens, because upstream registers the blocks of a request only after a step that does not end it.
         events.sized(self.name, Op.PARTIAL_PREFILL, len(tokens))
-        async with self._submitted(tokens[:whole], Sampling(max_tokens=2), priority, eos=False) as (request, outputs):
+        sampling = Sampling(max_tokens=2)
+        async with self._submitted(tokens[:whole], sampling, priority, salt, eos=False) as (request, outputs):
             self._warming.add(request)
             try:
                 output = await self._next(outputs)
@@ -126,7 +128,7 @@ class TransformersEngine:
                 self._prefilled(request)
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
         """Decodes; see ``LLMEngine``. The tokens of the deltas include the end-of-sequence token, their text does not.
 
@@ -135,8 +137,8 @@ class TransformersEngine:
         """
         check(sampling)
         steering = await self._steering(tokens, sampling)
-        self._overtake(list(tokens))
-        async with self._submitted(tokens, sampling, priority, steering=steering) as (request, outputs):
+        self._overtake(list(tokens), salt)
+        async with self._submitted(tokens, sampling, priority, salt, steering=steering) as (request, outputs):
             answer = Answer(sampling, self._hosting.eos, self._hosting.text)
             first, before, ended = 0.0, 0, False
             while not ended:
@@ -164,6 +166,7 @@ class TransformersEngine:
         tokens: Sequence[int],
         sampling: Sampling,
         priority: int,
+        salt: str,
         *,
         eos: bool = True,
         steering: Steering | None = None,
@@ -181,6 +184,7 @@ class TransformersEngine:
             loop=asyncio.get_running_loop(),
             deliver=outputs.put_nowait,
             stop_at_eos=eos,
+            salt=salt,
             steering=steering,
         )
         if not manager.submit(request):  # its thread has just ended
@@ -224,10 +228,11 @@ class TransformersEngine:
     def _of_grammars(self) -> Any:
         return self._hosting.text.of_grammars(self._hosting.config.get_text_config().vocab_size, self._hosting.eos)
 
-    def _overtake(self, tokens: list[int]) -> None:
+    def _overtake(self, tokens: list[int], salt: str) -> None:
         """Withdraws running prefills of a prefix of the prompt: running both would compute it twice."""
         for warming in tuple(self._warming):
-            if tokens[: len(warming.tokens)] == warming.tokens and self._hosting.manager is not None:
+            covered = warming.salt == salt and tokens[: len(warming.tokens)] == warming.tokens
+            if covered and self._hosting.manager is not None:
                 self._hosting.manager.withdraw(warming)
                 with contextlib.suppress(RuntimeError):  # its loop is closed
                     warming.loop.call_soon_threadsafe(warming.deliver, Output([], True))
@@ -287,9 +292,9 @@ class TransformersEngine:
         """
         return self._hosting.capacity
 
-    def cached(self, tokens: Sequence[int]) -> int:
+    def cached(self, tokens: Sequence[int], *, salt: str = "") -> int:
         """Returns the number of leading tokens of a prompt in the prefix cache now. It may change at any time."""
-        return self._hosting.cached(tokens)
+        return self._hosting.cached(tokens, salt)
 
     def stats(self) -> CacheStats:
         """Returns the state of the KV cache; all zero while nothing runs. Approximate while the engine is busy."""

@@ -14,9 +14,13 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import blake2b
+from struct import unpack
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
 from transformers.generation.continuous_batching.continuous_api import ContinuousBatchingManager, OutputRouter
 from transformers.generation.continuous_batching.requests import GenerationOutput, RequestState, RequestStatus
 from transformers.generation.continuous_batching.scheduler import SCHEDULER_MAPPING, FIFOScheduler
@@ -50,14 +54,48 @@ class PriorityScheduler(FIFOScheduler):  # type: ignore[misc]
         return found
 
     def _infer_request_tokens(self, state: RequestState, waiting: set[str]) -> list[int]:
-        tokens: list[int] = super()._infer_request_tokens(state, waiting)
         request = request_of(state)
+        self.cache.salt = request.salt if request else ""
+        tokens: list[int] = super()._infer_request_tokens(state, waiting)
         if request is not None and request.cached_tokens < 0:
             request.cached_tokens = state.position_offset
         return tokens
 
 
 SCHEDULER_MAPPING[SCHEDULER_TYPE] = PriorityScheduler
+
+
+class SaltedCache(PagedAttentionCache):  # type: ignore[misc]
+    """Cache that shares blocks between requests of one salt only. salt: of the request that begins."""
+
+    salt = ""
+
+    def search_prefix_match(self, request_id: str, prompt_ids: list[int]) -> int:
+        found: int = super().search_prefix_match(request_id, seasoned(prompt_ids, self.salt))
+        return found
+
+    def mark_complete_blocks(self, state: RequestState, complete_blocks: dict[str, int]) -> None:
+        request = request_of(state)
+        if request is not None and request.salt:
+            tokens = seasoned(state.initial_tokens, request.salt)
+            state = SimpleNamespace(
+                status=state.status,
+                request_id=state.request_id,
+                initial_tokens=tokens,
+                generated_tokens=state.generated_tokens,
+            )
+        super().mark_complete_blocks(state, complete_blocks)
+
+
+def seasoned(tokens: list[int], salt: str) -> list[int]:
+    """Returns the tokens that stand for a prompt in the hashes of blocks: the first four are changed by the salt.
+
+    Upstream hashes them as 32-bit integers. The changed ones are negative, so none is the token of another prompt.
+    """
+    if not salt:
+        return tokens
+    digest = unpack("<4I", blake2b(salt.encode("utf-8", "surrogatepass"), digest_size=16).digest())
+    return [*(~((part >> 1) ^ token) for part, token in zip(digest, tokens, strict=False)), *tokens[4:]]
 
 
 class Router(OutputRouter):  # type: ignore[misc]
@@ -158,6 +196,11 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
         self._generation_thread = threading.Thread(target=self._run_generation_loop, name=self.name, daemon=True)
         self._generation_thread.start()
 
+    def _create_batch_processor(self) -> Any:
+        processor = super()._create_batch_processor()
+        processor.cache.__class__ = SaltedCache  # upstream has no setting for it
+        return processor
+
     def _run_generation_loop(self) -> None:
         try:
             super()._run_generation_loop()
@@ -189,14 +232,14 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
         self.output_router.forget(request.id)
         self.cancel_request(request.id)
 
-    def cached(self, tokens: list[int]) -> int:
+    def cached(self, tokens: list[int], salt: str) -> int:
         """Returns the number of leading tokens of a prompt whose blocks are in the cache. Thread-safe."""
         processor = self.batch_processor
         if processor is None or not processor.cache.use_prefix_sharing:
             return 0
         # The lookup ignores a prompt's last token, which must be computed; an extra token makes the last block count.
         found = [
-            len(allocator.match_prefix_blocks([*tokens, 0])) * allocator.tokens_per_page
+            len(allocator.match_prefix_blocks([*seasoned(tokens, salt), 0])) * allocator.tokens_per_page
             for allocator in processor.cache.cache_allocators.values()
         ]
         kept: int = min(found)  # a prefix must be cached for every kind of attention

@@ -135,10 +135,10 @@ class Hosting:
         blocks = processor.cache.num_blocks if processor is not None else self._batching.num_blocks
         return None if blocks is None else int(blocks * (1 - self._batching.safety_margin)) * self.block_size
 
-    def cached(self, tokens: Sequence[int]) -> int:
+    def cached(self, tokens: Sequence[int], salt: str) -> int:
         """Returns the number of leading tokens of a prompt in the prefix cache now."""
         manager = self.manager
-        return manager.cached(list(tokens)) if manager is not None else 0
+        return manager.cached(list(tokens), salt) if manager is not None else 0
 
     def stats(self) -> CacheStats:
         """Returns the state of the KV cache; all zero while nothing runs. Approximate while the engine is busy."""

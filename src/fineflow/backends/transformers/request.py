@@ -44,6 +44,7 @@ class Request:
     loop: asyncio.AbstractEventLoop
     deliver: Callable[[Output], None]
     stop_at_eos: bool = True
+    salt: str = ""
     steering: Steering | None = None
     logprobs: list[Alternatives] = field(default_factory=list)
     cached_tokens: int = -1

@@ -38,6 +38,7 @@ class VLLMEngine:
     """
 
     shares_at_once = True  # it looks for common blocks when a prompt's turn comes, and finds those of the same step
+    salts = True
     recovers = True  # vLLM preempts a request without room, and recomputes it
 
     def __init__(
@@ -122,29 +123,31 @@ class VLLMEngine:
         """Returns the token ids of a prompt text, without adding special tokens."""
         return self.shared.encode(text)
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         """Computes and caches the full blocks of a prompt prefix, by a request for one token.
 
         Does nothing if there are none, or all are cached. Returns when the blocks can be used, or when a request whose
         prompt begins with ``tokens`` arrives, which continues from the blocks computed so far. Cancelling it aborts it.
         """
-        await self.shared.prefill(tokens, priority=priority)
+        await self.shared.prefill(tokens, priority=priority, salt=salt)
 
-    async def release(self, tokens: Sequence[int]) -> None:
+    async def release(self, tokens: Sequence[int], *, salt: str = "") -> None:
         """Ends the session that keeps a prefix, if there is one; its blocks may then be evicted."""
-        await self._shared.release(tokens)
+        await self._shared.release(tokens, salt=salt)
 
-    def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncGenerator[Delta, None]:
+    def generate(
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
+    ) -> AsyncGenerator[Delta, None]:
         """Decodes; see ``LLMEngine``. The tokens of the deltas include the end-of-sequence token, their text does not.
 
         ``sampling.extra`` takes fields of vLLM's ``SamplingParams``: ``logit_bias``, ``bad_words``, ``ignore_eos``, ...
         ``max_tokens`` is cut to the room in the model's context. Raises RequestError for a request that vLLM refuses.
         """
-        return self.shared.generate(tokens, sampling, priority=priority)
+        return self.shared.generate(tokens, sampling, priority=priority, salt=salt)
 
-    def cached(self, tokens: Sequence[int]) -> int:
+    def cached(self, tokens: Sequence[int], *, salt: str = "") -> int:
         """Returns the estimated number of leading tokens of a prompt in the prefix cache."""
-        return self._shared.cached(tokens)
+        return self._shared.cached(tokens, salt=salt)
 
     def cache_statistics(self) -> CacheStatistics | None:
         """Returns statistics of the KV cache; None while vLLM does not run."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fineflow.backends.vllm.host import Host
 from fineflow.backends.vllm.prefix_index import Kept
-from fineflow.backends.vllm.sessions import Session
+from fineflow.backends.vllm.sessions import Session, prompt_input
 from fineflow.ir import Op
 from fineflow.runtime import events
 
@@ -28,13 +28,22 @@ class Request:
     """One request to vLLM. cached: tokens of the prompt that were in the prefix cache."""
 
     def __init__(
-        self, ledger: Ledger, host: Host, prompt: tuple[int, ...], params: Any, priority: int, label: str
+        self,
+        ledger: Ledger,
+        host: Host,
+        prompt: tuple[int, ...],
+        params: Any,
+        *,
+        priority: int,
+        salt: str,
+        label: str,
     ) -> None:
         self.ledger = ledger
         self.host = host
         self.prompt = prompt
         self.params = params
         self.priority = priority
+        self.salt = salt
         self.label = label
         self.session: Session | None = None  # the session that it continues
         self.cached = 0
@@ -44,13 +53,11 @@ class Request:
 
     async def outputs(self, expose: Callable[[Callable[[], None]], None] | None = None) -> AsyncGenerator[Any, None]:
         """Yields vLLM's outputs; closing the iterator aborts the request. expose: see ``Host.stream``."""
-        from vllm.inputs import tokens_input
-
         ledger, queued = self.ledger, events.now()
         number = f"{ledger.name}-{next(ledger.ids)}"
 
         def work(llm: Any) -> Any:
-            return llm.generate(tokens_input(list(self.prompt)), self.params, number, priority=-self.priority)
+            return llm.generate(prompt_input(self.prompt, self.salt), self.params, number, priority=-self.priority)
 
         session = self.session
         if session is not None:
@@ -81,8 +88,8 @@ class Request:
         if self.session is not None:
             return  # vLLM's times start with the session
         if self.label == "decode":
-            ledger.kept.correct(self.prompt, facts.block, self.cached)
-        ledger.kept.add(self.prompt, facts.block, facts.room)
+            ledger.kept.correct(self.prompt, facts.block, self.cached, self.salt)
+        ledger.kept.add(self.prompt, facts.block, facts.room, self.salt)
         if stats is not None and stats.scheduled_ts:
             self._begun = stats.scheduled_ts
             computed = len(self.prompt) - self.cached
@@ -90,7 +97,7 @@ class Request:
 
     def _last(self, output: Any) -> None:
         ledger, facts, stats = self.ledger, self.host.facts, output.metrics
-        ledger.kept.add(self.prompt + tuple(self._tokens[:-1]), facts.block, facts.room)
+        ledger.kept.add(self.prompt + tuple(self._tokens[:-1]), facts.block, facts.room, self.salt)
         if self.label == "decode" and stats is not None and stats.last_token_ts:
             steps = max(len(self._tokens), 1)
             together = max((ledger.decoded - self._before) / steps, 1.0)  # mean number of requests per step

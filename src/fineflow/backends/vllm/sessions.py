@@ -24,11 +24,19 @@ _SAID = 8  # tokens of the probe
 log = logging.getLogger("fineflow")
 
 
+def prompt_input(tokens: Sequence[int], salt: str = "") -> Any:
+    """Returns vLLM's form of a prompt. It puts the salt into the hash of the first block, which all others continue."""
+    from vllm.inputs import tokens_input
+
+    return tokens_input(list(tokens), cache_salt=salt or None)
+
+
 class Session:
     """One request to vLLM for a prefix, and later for the rest of the prompt. Belongs to the event loop it began on."""
 
-    def __init__(self, host: Host, prefix: tuple[int, ...], number: str, priority: int) -> None:
+    def __init__(self, host: Host, prefix: tuple[int, ...], number: str, priority: int, salt: str = "") -> None:
         self.prefix = prefix
+        self.salt = salt
         self.loop = asyncio.get_running_loop()
         self._host = host
         self._rest: asyncio.Future[tuple[tuple[int, ...], Any]] | None = None  # of vLLM's loop
@@ -39,12 +47,11 @@ class Session:
     async def _inputs(self) -> AsyncGenerator[Any, None]:
         """Yields the parts of the prompt on vLLM's loop, as they arrive."""
         from vllm.engine.protocol import StreamingInput
-        from vllm.inputs import tokens_input
 
         self._rest = asyncio.get_running_loop().create_future()
-        yield StreamingInput(tokens_input(list(self.prefix)), warming())
+        yield StreamingInput(prompt_input(self.prefix, self.salt), warming())
         rest, sampling = await self._rest
-        yield StreamingInput(tokens_input(list(rest)), sampling)
+        yield StreamingInput(prompt_input(rest, self.salt), sampling)
 
     async def begin(self) -> None:
         """Computes the prefix. vLLM samples a token after it, and drops that when the rest arrives."""
@@ -81,7 +88,7 @@ class Sessions:
         self.most = most
         self._name = name
         self._ids = itertools.count()
-        self._waiting: dict[tuple[int, ...], Session] = {}
+        self._waiting: dict[tuple[str, tuple[int, ...]], Session] = {}  # by salt and prefix
         self._host: Host | None = None  # the host that was probed
         self._agree = False
 
@@ -98,10 +105,8 @@ class Sessions:
         return self._agree
 
     async def _judge(self, host: Host, probe: tuple[int, ...]) -> bool:
-        from vllm.inputs import tokens_input
-
         how = params(Sampling(max_tokens=_SAID), self._name, _SAID)
-        plain = host.stream(lambda llm: llm.generate(tokens_input(list(probe)), how, self._number()))
+        plain = host.stream(lambda llm: llm.generate(prompt_input(probe), how, self._number()))
         alone = [token async for output in plain for token in output.outputs[0].token_ids]
         session = Session(host, probe[: len(probe) // 2], self._number(), 0)
         await session.begin()
@@ -111,29 +116,29 @@ class Sessions:
     def _number(self) -> str:
         return f"{self._name}-session-{next(self._ids)}"
 
-    async def begin(self, host: Host, prefix: tuple[int, ...], priority: int) -> None:
+    async def begin(self, host: Host, prefix: tuple[int, ...], priority: int, salt: str) -> None:
         """Computes a prefix, and keeps it until a prompt begins with it or ``most`` later ones were computed."""
-        session = Session(host, prefix, self._number(), priority)
+        session = Session(host, prefix, self._number(), priority, salt)
         await session.begin()
-        self._waiting[prefix] = session
+        self._waiting[salt, prefix] = session
         while len(self._waiting) > self.most:
             await self._waiting.pop(next(iter(self._waiting))).aclose()
 
-    async def release(self, prefix: tuple[int, ...]) -> None:
+    async def release(self, prefix: tuple[int, ...], salt: str) -> None:
         """Ends the session of a prefix, if one waits."""
-        session = self._waiting.get(prefix)
+        session = self._waiting.get((salt, prefix))
         if session is not None and session.loop is asyncio.get_running_loop():
-            del self._waiting[prefix]
+            del self._waiting[salt, prefix]
             await session.aclose()
 
-    def take(self, prompt: tuple[int, ...], sampling: Sampling) -> Session | None:
+    def take(self, prompt: tuple[int, ...], salt: str, sampling: Sampling) -> Session | None:
         """Removes and returns the session with the longest prefix of a prompt, if any can continue it."""
         if sampling.stop:
             return None
         found = [
             session
-            for prefix, session in self._waiting.items()
-            if len(prefix) < len(prompt) and prompt[: len(prefix)] == prefix
+            for (whose, prefix), session in self._waiting.items()
+            if whose == salt and len(prefix) < len(prompt) and prompt[: len(prefix)] == prefix
             if session.loop is asyncio.get_running_loop()
         ]
-        return self._waiting.pop(max(found, key=lambda each: len(each.prefix)).prefix) if found else None
+        return self._waiting.pop((salt, max(found, key=lambda each: len(each.prefix)).prefix)) if found else None

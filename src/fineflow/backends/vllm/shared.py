@@ -44,7 +44,7 @@ class Shared:
         self._starting: Future[Host] | None = None
         self._ledger = Ledger(name)
         self._sessions = Sessions(sessions, name)
-        self._warming: dict[tuple[int, ...], Callable[[], None]] = {}  # running prefills -> function that ends them
+        self._warming: dict[tuple[str, tuple[int, ...]], Callable[[], None]] = {}  # ends prefills, by salt and prefix
 
     def __repr__(self) -> str:
         state = "running" if self.host is not None else "idle"
@@ -104,38 +104,40 @@ class Shared:
 
     # Requests
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         host = await self.running()
         whole = tuple(tokens[: len(tokens) // self.block_size * self.block_size])
-        if not self.can_prefill or not whole or self.cached(whole) >= len(whole) or whole in self._warming:
+        key = salt, whole
+        if not self.can_prefill or not whole or self.cached(whole, salt=salt) >= len(whole) or key in self._warming:
             return
         self._check(len(whole), host)
         events.sized(self.name, Op.PARTIAL_PREFILL, len(whole))
         if await self._sessions.usable(host, whole):
-            await self._sessions.begin(host, whole, priority)
+            await self._sessions.begin(host, whole, priority, salt)
             return
         try:
-            request = Request(self._ledger, host, whole, sampled.warming(), priority, "prefill")
-            async with aclosing(request.outputs(lambda end: self._warming.__setitem__(whole, end))) as outputs:
+            params = sampled.warming()
+            request = Request(self._ledger, host, whole, params, priority=priority, salt=salt, label="prefill")
+            async with aclosing(request.outputs(lambda end: self._warming.__setitem__(key, end))) as outputs:
                 async for _ in outputs:
                     pass
         finally:
-            self._warming.pop(whole, None)
+            self._warming.pop(key, None)
 
-    async def release(self, tokens: Sequence[int]) -> None:
-        await self._sessions.release(tuple(tokens[: len(tokens) // self.block_size * self.block_size]))
+    async def release(self, tokens: Sequence[int], *, salt: str = "") -> None:
+        await self._sessions.release(tuple(tokens[: len(tokens) // self.block_size * self.block_size]), salt)
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
         host = await self.running()
         prompt = tuple(tokens)
         params = sampled.params(sampling, self.name, self._check(len(prompt), host))
-        for warming, end in list(self._warming.items()):
-            if prompt[: len(warming)] == warming:  # running both would compute it twice
+        for (whose, warming), end in list(self._warming.items()):
+            if whose == salt and prompt[: len(warming)] == warming:  # running both would compute it twice
                 end()
-        request = Request(self._ledger, host, prompt, params, priority, "decode")
-        request.session = self._sessions.take(prompt, sampling)
+        request = Request(self._ledger, host, prompt, params, priority=priority, salt=salt, label="decode")
+        request.session = self._sessions.take(prompt, salt, sampling)
         async with aclosing(request.outputs()) as outputs:
             news: list[int] = []
             logprobs: list[Any] = []
@@ -162,9 +164,9 @@ class Shared:
 
     # State
 
-    def cached(self, tokens: Sequence[int]) -> int:
+    def cached(self, tokens: Sequence[int], *, salt: str = "") -> int:
         """Returns the estimated number of leading tokens of a prompt in the prefix cache."""
-        return self._ledger.kept.known(tokens, self.block_size) if self.host is not None else 0
+        return self._ledger.kept.known(tokens, self.block_size, salt) if self.host is not None else 0
 
     async def reset_prefix_cache(self) -> None:
         self._ledger.kept.clear()

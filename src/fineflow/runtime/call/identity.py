@@ -22,11 +22,15 @@ class Identity(NamedTuple):
     objective: str | None = None
 
     def marks(self) -> Marks:
-        """Returns context variables and their values: tenant, its weight, priority, objective; none for None."""
+        """Returns context variables and their values: tenant (and what follows from it), priority, objective."""
         marks: Marks = ()
         if self.tenant is not None:
-            weight = process_admission().limits.weight(self.tenant)
-            marks += ((request_context.tenant, self.tenant), (request_context.weight, weight))
+            limits = process_admission().limits
+            marks += (
+                (request_context.tenant, self.tenant),
+                (request_context.weight, limits.weight(self.tenant)),
+                (request_context.salt, "" if limits.share_prefixes else self.tenant),
+            )
         if self.priority is not None:
             marks += ((request_context.priority, self.priority),)
         return marks if self.objective is None else (*marks, (request_context.objective, self.objective))
@@ -43,7 +47,8 @@ def identity(*, tenant: str | None = None, priority: int | None = None, objectiv
     ``fineflow_objective``), which counts before this. Use it around whole calls: a stream reads it where its first
     chunk is read.
 
-    priority: higher ones are served first; 0 by default. objective: what the answer is wanted for (Parrot, section
+    tenant: waiting tenants share engines by weight, and do not share prefixes in their caches (``Runtime``). priority:
+    higher ones are served first; 0 by default. objective: what the answer is wanted for (Parrot, section
     5.2); it matters where requests wait for an engine, and on engines with a ``latency_capacity``:
 
     - ``"latency"`` (the default): the end of the whole call. Requests of one call that run concurrently are a task

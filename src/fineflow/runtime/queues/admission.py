@@ -33,6 +33,7 @@ class Limits:
     max_waiting: int | None = None
     overload: str = "wait"
     tenants: Mapping[str, float] = field(default_factory=dict)
+    share_prefixes: bool = False
 
     def __post_init__(self) -> None:
         _count("max_queries", self.max_queries, 1)
@@ -48,6 +49,8 @@ class Limits:
                 raise TypeError(f"Runtime(tenants=...) maps names to weights, got {tenant!r}: {weight!r}")
             if not 0 < weight < math.inf:
                 raise ValueError(f"the weight of tenant {tenant!r} must be above 0 and finite, got {weight!r}")
+        if not isinstance(self.share_prefixes, bool):
+            raise TypeError(f"Runtime(share_prefixes=...) is True or False, got {self.share_prefixes!r}")
         object.__setattr__(self, "tenants", MappingProxyType(dict(self.tenants)))
 
     def weight(self, tenant: str) -> float:

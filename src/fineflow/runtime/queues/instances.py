@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from fineflow.ir import Op
-from fineflow.protocols import BatchEngine, Constrains, Delta, LLMEngine, Message, PrefixCache, Releases, Sampling
+from fineflow.protocols import BatchEngine, Constrains, Delta, LLMEngine, Message, Releases, Sampling, salted
 from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.runtime.queues.llm_queue import llm_queue_of
 from fineflow.runtime.queues.placement import Instance, in_service
+from fineflow.runtime.queues.prompts import Prompt
 
 PATIENCE = 60.0  # seconds without an answer, above what its work may take, after which an instance may hang
 
@@ -87,6 +88,7 @@ class LLMInstances(_Instances):
             raise ValueError(f"expected instances with one block_size, got {', '.join(map(str, sizes))}")
         self.block_size = sizes[0]
         self.can_prefill = all(engine.can_prefill for engine in engines)
+        self.salts = any(getattr(engine, "salts", False) for engine in engines)
 
     def _any(self) -> LLMEngine:
         """Returns an instance in service; the first instance if none is."""
@@ -113,24 +115,26 @@ class LLMInstances(_Instances):
         """Returns the token ids of a prompt text."""
         return self._any().encode(text)
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         """Computes the KV cache of a prompt prefix on one instance; requests that begin with it go there."""
         await llm_queue_of(self).prefill(tokens)
 
-    async def release(self, tokens: Sequence[int]) -> None:
+    async def release(self, tokens: Sequence[int], *, salt: str = "") -> None:
         """Stops keeping a prefix, on every instance that keeps any."""
         for instance in in_service(self.instances):
             if isinstance(instance.engine, Releases):
-                await instance.engine.release(tokens)
+                await instance.engine.release(tokens, **salted(instance.engine, salt))
 
-    def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:
-        """Decodes on one instance; see ``LLMQueue.generate``, which also sets the priority."""
+    def generate(
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
+    ) -> AsyncIterator[Delta]:
+        """Decodes on one instance; see ``LLMQueue.generate``, which also sets the priority and the salt."""
         return llm_queue_of(self).generate(tokens, sampling)
 
-    def cached(self, tokens: Sequence[int]) -> int:
+    def cached(self, tokens: Sequence[int], *, salt: str = "") -> int:
         """Returns the number of leading tokens of a prompt in the KV cache of the instance with most of them."""
-        engines = [instance.engine for instance in in_service(self.instances)]
-        return max((engine.cached(tokens) for engine in engines if isinstance(engine, PrefixCache)), default=0)
+        prompt = Prompt(tokens, self.block_size, shared=False, salt=salt)
+        return max((prompt.cached_in(instance.engine) for instance in in_service(self.instances)), default=0)
 
 
 def instances(

@@ -19,7 +19,7 @@ from typing import Any, cast
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
-from fineflow.protocols import Delta, LLMEngine, PrefixCache, Sampling
+from fineflow.protocols import Delta, LLMEngine, Sampling, salted
 from fineflow.runtime import events, servers
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.component_calls import permit_block
@@ -49,7 +49,7 @@ class LLMQueue(Admissions):
         super().__init__(engine, policy)
         watch(self)
         self._lengths = Lengths(engine.encode)
-        self._spared: dict[asyncio.Task[None], Sequence[int]] = {}  # prefills that yield to any request
+        self._spared: dict[asyncio.Task[None], Prompt] = {}  # prefills that yield to any request
 
     def __repr__(self) -> str:
         return f"<LLMQueue of {self.engine.name}: {self.waiting} waiting, {self.running} running>"
@@ -89,7 +89,9 @@ class LLMQueue(Admissions):
                     began = events.now()
                     try:
                         async with self._health.attempt(instance) as attempt:
-                            await instance.engine.prefill(tokens, priority=self._priority(request))
+                            await instance.engine.prefill(
+                                tokens, priority=self._priority(request), **salted(instance.engine, request.prompt.salt)
+                            )
                             attempt.answered()
                         instance.worked(began)
                         return
@@ -127,7 +129,7 @@ class LLMQueue(Admissions):
         if not self.spare():
             return False
         work = asyncio.get_running_loop().create_task(self.prefill(tokens))
-        self._spared[work] = tokens
+        self._spared[work] = self._prompt(tokens)
         try:
             await asyncio.wait([work])
         finally:
@@ -182,10 +184,8 @@ class LLMQueue(Admissions):
         own = request_context.query.get()
         if not any(request.critical and request.seen.query != own for request in self._served):
             return False
-        new = len(tokens) - max(
-            (each.engine.cached(tokens) for each in in_service(self.instances) if isinstance(each.engine, PrefixCache)),
-            default=0,
-        )
+        prompt = self._prompt(tokens)
+        new = len(tokens) - max((prompt.cached_in(each.engine) for each in in_service(self.instances)), default=0)
         name = self.instances[0].engine.name
         return new * costs.line(name, Op.PREFILL).each > costs.line(name, Op.DECODE).each
 
@@ -201,7 +201,12 @@ class LLMQueue(Admissions):
             async with self._room(tokens, sampling.max_tokens, segments) as (instance, request):
                 began = events.now()
                 try:
-                    source = instance.engine.generate(tokens, sampling, priority=self._priority(request))
+                    source = instance.engine.generate(
+                        tokens,
+                        sampling,
+                        priority=self._priority(request),
+                        **salted(instance.engine, request.prompt.salt),
+                    )
                     async with (
                         permit_block(servers.limited_server(instance.engine)),
                         aclosing(cast(Any, source)) as deltas,
@@ -257,7 +262,7 @@ class LLMQueue(Admissions):
 
     def _join(self, tokens: Sequence[int], output: int, segments: Sequence[Segment]) -> LLMRequest:
         number = next(self._line.numbers)
-        prompt = Prompt(tokens, self.engine.block_size, segments, shared=self.engine.can_prefill)
+        prompt = self._prompt(tokens, segments)
         line = costs.line(self.instances[0].engine.name, Op.PREFILL)
         worth = line.fixed / line.each if line.each else inf
         request = LLMRequest(number, prompt, self._reckoned(len(tokens), output), worth=worth)
@@ -269,10 +274,10 @@ class LLMQueue(Admissions):
             self._served.add(request)
             request_context.uses(self.engine)
             for spared, known in self._spared.items():
-                if tokens[: len(known)] != known:
+                if not prompt.continues(known):
                     spared.cancel()
             self._kept_room.taken(request.seen.query)
-            self._end_covered_prefills(tokens)
+            self._end_covered_prefills(prompt)
         else:
             self._prefills[number] = request
         self._decide_soon()
@@ -303,10 +308,15 @@ class LLMQueue(Admissions):
             request.computing = None
             self._decide_soon()
 
-    def _end_covered_prefills(self, tokens: Sequence[int]) -> None:
-        """Ends waiting prefills of a prefix of ``tokens``."""
+    def _prompt(self, tokens: Sequence[int], segments: Sequence[Segment] = ()) -> Prompt:
+        """Returns the prompt of a request of the current call."""
+        engine, salt = self.engine, request_context.salt.get()
+        return Prompt(tokens, engine.block_size, segments, shared=engine.can_prefill, salt=salt)
+
+    def _end_covered_prefills(self, prompt: Prompt) -> None:
+        """Ends waiting prefills of what a prompt begins with."""
         for prefill in self._prefills.values():
-            if not prefill.room.done() and tokens[: len(prefill.prompt)] == prefill.prompt.tokens:
+            if not prefill.room.done() and prompt.continues(prefill.prompt):
                 prefill.fail(PrefillNotNeeded())
 
     def _reckoned(self, prompt: int, output: int) -> int:

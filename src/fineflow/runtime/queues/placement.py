@@ -155,7 +155,7 @@ class Instance:
         if not prompt.keys or prompt.keys[0] not in self._known:
             return 0  # an engine's cache has what came through its queue
         if isinstance(self.engine, PrefixCache):
-            return max(self.engine.cached(prompt.tokens), self.held(prompt))
+            return max(prompt.cached_in(self.engine), self.held(prompt))
         return prompt.leading(self._known)
 
     def computes(self, prompt: Prompt, rank: int) -> int:
@@ -168,7 +168,7 @@ class Instance:
         if not able:
             return 0
         if isinstance(self.engine, PrefixCache):
-            ready = self.engine.cached(prompt.tokens)
+            ready = prompt.cached_in(self.engine)
         else:
             under_way = frozenset[int]().union(*(each.blocks for each in self.computing))
             new = (i for i, key in enumerate(prompt.keys) if key not in self._known or key in under_way)

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Container, Iterable, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Op
-from fineflow.protocols import LLMEngine
+from fineflow.protocols import LLMEngine, PrefixCache, block_keys, salted
 
 TEXT, INPUT, OUTPUT = "text", "input", "output"
 """Kinds of segments: constant text, the value of a variable, and what a model wrote earlier in the same prompt."""
@@ -44,18 +44,26 @@ class Prompt:
     """Tokens of a prompt (or its bytes, where nobody knows the tokens), and hashes of its beginnings.
 
     size: tokens per block of the cache. keys: of the full blocks, each a hash of all tokens up to the block's end; none
-    if the engine does not share beginnings. segments: in order; none if only the tokens are known.
+    if the engine does not share beginnings. segments: in order; none if only the tokens are known. salt: prompts of
+    different salts share nothing (``protocols.LLMEngine``).
     """
 
-    __slots__ = ("keys", "segments", "size", "tokens")
+    __slots__ = ("keys", "salt", "segments", "size", "tokens")
 
     def __init__(
-        self, tokens: Sequence[int], size: int, segments: Sequence[Segment] = (), *, shared: bool = True
+        self,
+        tokens: Sequence[int],
+        size: int,
+        segments: Sequence[Segment] = (),
+        *,
+        shared: bool = True,
+        salt: str = "",
     ) -> None:
         self.tokens = tokens
         self.size = size
         self.segments = segments
-        self.keys = _keys(tokens, size) if shared else []
+        self.salt = salt
+        self.keys = block_keys(tokens, size, salt) if shared else []
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -82,6 +90,16 @@ class Prompt:
             ends = {half >> shift for shift in range(1, half.bit_length())}
         found = sorted({half, *(end for end in ends if end >= least)}, reverse=True)
         return tuple(dict.fromkeys(key for end in found if (key := self.key(end)) is not None))
+
+    def continues(self, other: Prompt) -> bool:
+        """Returns True if this prompt begins with all tokens of another one, and may share them."""
+        return self.salt == other.salt and self.tokens[: len(other)] == other.tokens
+
+    def cached_in(self, engine: Any) -> int:
+        """Returns the number of leading tokens in the cache of an engine; 0 if it does not say."""
+        if not isinstance(engine, PrefixCache):
+            return 0
+        return engine.cached(self.tokens, **salted(engine, self.salt))
 
     def leading(self, found: Container[int], begin: int = 0) -> int:
         """Returns the tokens of consecutive blocks, from the block number ``begin``, whose hashes are found."""
@@ -123,13 +141,6 @@ class Lengths:
         if len(self._known) > _REMEMBERED:
             self._known.popitem(last=False)
         return count
-
-
-def _keys(tokens: Sequence[int], size: int) -> list[int]:
-    keys = [0]
-    for start in range(0, len(tokens) // size * size, size):
-        keys.append(hash((keys[-1], *tokens[start : start + size])))
-    return keys[1:]
 
 
 def least(engine: LLMEngine) -> float:

@@ -26,6 +26,9 @@ path: ContextVar[float] = ContextVar("fineflow_path", default=0.0)
 tenant: ContextVar[str] = ContextVar("fineflow_tenant", default="")
 """Tenant of the call: waiting tenants share engines by weight."""
 
+salt: ContextVar[str] = ContextVar("fineflow_salt", default="")
+"""Requests share KV caches of prefixes with those of the same salt only: the tenant, unless tenants share."""
+
 weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
 """Weight of that tenant relative to others, above 0."""
 
