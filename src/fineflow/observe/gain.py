@@ -10,7 +10,6 @@ from fineflow.cost_model.costs import costs
 from fineflow.cost_model.forecast import predict
 from fineflow.cost_model.observed import Observed
 from fineflow.ir import Graph, Op
-from fineflow.ir.meta import INSIDE
 from fineflow.ir.spec import bodies, everything
 from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.trace import Trace
@@ -36,11 +35,10 @@ def saved_by(plans: Iterable[tuple[Graph, Graph]], trace: Trace) -> float | None
     """Returns the same for the plan that a call followed; None if it is not among the plans, or not known.
 
     plans: the graph before and after the passes of each. No graph runs ahead of a LangGraph graph, but component calls
-    do; what its tools gain by starting while a model writes is not known.
+    and tools do.
     """
     if not trace.runs:
-        tools = any(note.done and note.source != INSIDE for written, _ in plans for note in written.notes)
-        return None if tools else trace.inside
+        return trace.inside
     return next((saved_seconds(written, trace) for written, run in plans if run is trace.graph), None)
 
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar, cast
 from fineflow.runtime import recording
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
+from fineflow.runtime.call.gains import Member
 from fineflow.runtime.call.late_call import LateCall
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
@@ -86,8 +87,12 @@ class Claiming:
     def gains(self, seconds: float) -> None:
         """Notes for how long a component call inside of this one had run when stock asked for it. Thread-safe."""
         here: Claiming | None = self
+        member = side.get()
         with _adding:
             while here is not None:
+                if member is not None and member.call is here.call:
+                    member.inside += seconds
+                    return
                 here.call.inside += seconds
                 here = here.outer
 
@@ -411,6 +416,9 @@ async def _do(
         entry.finish(result)
         call.claims.forget(leaf, entry)
 
+
+side: ContextVar[Member | None] = ContextVar("fineflow_side", default=None)
+"""The call that the current context is in, if stock makes it at the same time as others."""
 
 under_way: ContextVar[Claiming | None] = ContextVar("fineflow_claiming", default=None)
 """The innermost call that the current context belongs to."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from typing import Any, cast
@@ -21,7 +22,7 @@ from langchain_core.messages import ToolCall
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
 
-from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.core.claiming import Claiming, side, under_way
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
@@ -29,6 +30,8 @@ from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.gains import Member, SideBySide
+from fineflow.runtime.events import now
 from fineflow.runtime.loop.workers import in_thread
 
 
@@ -43,6 +46,8 @@ class Turn:
         self.answers = here.shadows.options.stream_answers
         self._ids = set[str]()
         self._drops: list[Callable[[], None]] = []
+        self.calls = SideBySide(here.call)
+        here.call.groups.append(self.calls)
         visits = here.call.memory(_Visits)
         before, visits.last = visits.last, self
         if before is not None:
@@ -50,6 +55,8 @@ class Turn:
 
     def drop(self) -> None:
         """Ends calls that stock has not made."""
+        if self._here.outer is not None:
+            self._here.outer.gains(self.calls.saved())
         drops, self._drops = self._drops, []
         for drop in drops:
             drop()
@@ -78,7 +85,7 @@ class Turn:
         tool: Any = early.tool
         if starts_runs(tool) or (given := self._given(tool, call)) is None:
             return
-        work = partial(_run, tool, given, copy_context(), sync=self._here.call.sync)
+        work = partial(_run, tool, given, copy_context(), self.calls.member(number), sync=self._here.call.sync)
         self._drops.append(
             self._here.begin_early(_leaf(tool), ([_key(number, given[0], given[1], unread(tool))], work))
         )
@@ -123,9 +130,12 @@ class _Left(Exception):
     """The function has to be called by stock, in its place."""
 
 
-async def _run(tool: Any, given: Any, context: Context, *, sync: bool) -> list[Any]:
+async def _run(tool: Any, given: Any, context: Context, member: Member, *, sync: bool) -> list[Any]:
     """Calls the function of a tool in the context of the node's visit; returns its result as a list of one."""
-    return await asyncio.get_running_loop().create_task(_called(tool, given, sync=sync), context=context)
+    member.began = now()
+    done = await asyncio.get_running_loop().create_task(_called(tool, given, sync=sync), context=context)
+    member.ended = now()
+    return done
 
 
 async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
@@ -218,24 +228,36 @@ asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
 """The id of the call for which a tool runs here."""
 
 
+@contextmanager
+def _asked_for(number: Any) -> Iterator[None]:
+    """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
+    here = under_way.get()
+    turn = here.made.memory(_Visits).last if number and here is not None and here.made is not None else None
+    member = turn.calls.member(str(number)) if turn is not None else None
+    before, whose = asked.set(str(number or "")), side.set(member)
+    if member is not None:
+        member.asked = now()
+    try:
+        yield
+        if member is not None:
+            member.got = now()
+    finally:
+        side.reset(whose)
+        asked.reset(before)
+
+
 def _asking(own: Any, name: str) -> Any:
     def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        before = asked.set(str(named.get("tool_call_id") or ""))
-        try:
+        with _asked_for(named.get("tool_call_id")):
             return own.__get__(tool, type(tool))(*args, **named)
-        finally:
-            asked.reset(before)
 
     return method
 
 
 def _aasking(own: Any, name: str) -> Any:
     async def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        before = asked.set(str(named.get("tool_call_id") or ""))
-        try:
+        with _asked_for(named.get("tool_call_id")):
             return await own.__get__(tool, type(tool))(*args, **named)
-        finally:
-            asked.reset(before)
 
     return method
 
