@@ -13,6 +13,7 @@ from numbers import Integral, Real
 from typing import Any, Protocol, runtime_checkable
 
 from fineflow.ir import Op
+from fineflow.ir.objectives import LATENCY
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +167,36 @@ class BatchEngine(Protocol):
     async def aclose(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class RequestIdentity:
+    """What the queue of an engine knows of the call that a request is for, beyond its priority.
+
+    program: id of the conversation that the caller named, or of the call; unique among processes, "" outside of calls.
+    parent: of the program that waits for it, if any. tenant, urgency, objective: of the call (``fineflow.identity``).
+    deadline: seconds until the call has to end. output: tokens that the step usually decodes. gap: usual seconds from
+    the end of such a request to the program's next one. last: the program makes no other request after one of this
+    step, as far as was seen. None: not known.
+    """
+
+    program: str = ""
+    parent: str = ""
+    tenant: str = ""
+    urgency: int = 0
+    objective: str = LATENCY
+    deadline: float | None = None
+    output: int | None = None
+    gap: float | None = None
+    last: bool = False
+
+
 @runtime_checkable
 class LLMEngine(Protocol):
     """An engine that prefills prompts and decodes from them, many requests concurrently (continuous batching).
 
-    Optional attribute: ``salts``: True if ``prefill``, ``generate``, ``cached`` and ``release`` take ``salt``, a text.
+    Optional attributes: ``salts``: True if ``prefill``, ``generate``, ``cached`` and ``release`` take ``salt``, a text.
     Requests then share a prefix only with those of the same salt: one cannot find out, by how soon it is answered, what
     another one has asked. Without it all requests share (see ``salted``).
+    ``identifies``: True if ``prefill`` and ``generate`` take ``identity``, a ``RequestIdentity``.
     """
 
     name: str

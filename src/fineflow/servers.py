@@ -18,6 +18,7 @@ def engine(
     priority: bool = False,
     max_requests: int | None = None,
     vllm: bool | None = None,
+    router: str | None = None,
     **options: Any,
 ) -> OpenAIServerEngine:
     """Returns an engine on an OpenAI-compatible server, for ``ChatEngine(engine=...)``, and registers the server.
@@ -33,17 +34,20 @@ def engine(
     bound); the others wait, the deepest of a query first. A stream that stock makes itself counts while it is read.
 
     model: its name on the server, for components on this engine (None: the only one served). vllm: True if the server
-    is vLLM (None: the server is queried when that matters). options: of ``openai.AsyncOpenAI``, such as ``api_key``,
-    ``timeout`` (seconds), ``max_retries``, ``default_headers``, ``http_client``; used for this engine's own requests.
+    is vLLM (None: the server is queried when that matters). router: kind of the router at the address, "vllm", "llm-d",
+    "gateway-api", "dynamo", "sglang" or "ray": requests of components on this engine say which call they are for, and
+    what is known of it, in that router's fields (docs/openai-servers.md); those of ``ChatOpenAI`` stay as they are.
+    options: of ``openai.AsyncOpenAI``, such as ``api_key``, ``timeout`` (seconds), ``max_retries``,
+    ``default_headers``, ``http_client``; used for this engine's own requests.
 
-    The last call for an address wins. Raises: ValueError for an invalid address or bound; TypeError for an option that
-    the client does not have; ImportError without the library openai.
+    The last call for an address wins. Raises: ValueError for an invalid address, router or bound; TypeError for an
+    option that the client does not have; ImportError without the library openai.
     """
     from fineflow.engines import OpenAIServerEngine
 
     if max_requests is not None and (not _whole(max_requests) or max_requests < 1):
         raise ValueError(f"max_requests is a whole number of at least 1, or None for no bound; got {max_requests!r}")
-    made = OpenAIServerEngine(base_url, model, warm=warm, priority=priority, vllm=vllm, **options)
+    made = OpenAIServerEngine(base_url, model, warm=warm, priority=priority, vllm=vllm, router=router, **options)
     servers.register(base_url, made, max_requests)
     return made
 

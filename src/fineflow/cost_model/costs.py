@@ -81,7 +81,7 @@ SIZES: Mapping[Op, float] = {  # typical sizes until some are observed
 _SAME: Mapping[Op, Op] = {Op.PARTIAL_PREFILL: Op.PREFILL, Op.PARTIAL_DECODE: Op.DECODE}
 
 
-_Means = dict[tuple[str, Op, str], tuple[int, float]]
+Means = dict[tuple[str, Op, str], tuple[int, float]]
 """By engine, operation and place: number of values (up to ``_SMOOTH``), and their mean."""
 
 
@@ -202,10 +202,10 @@ class Costs:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, which reports its end
         self._models: dict[tuple[str, Op], _Model] = {}
-        self._sizes: _Means = {}  # (count, mean); "" is the whole engine
-        self._took: _Means = {}  # seconds, of work of unknown size
+        self._sizes: Means = {}  # (count, mean); "" is the whole engine
+        self._took: Means = {}  # seconds, of work of unknown size
         self._waits: dict[tuple[str, str], deque[float]] = {}  # seconds, by engine and CONDITION
-        self._whole: _Means = {}  # seconds, of the slowest item of a MAP ("item"), and of what is left ("tail")
+        self._whole: Means = {}  # seconds, of the slowest item of a MAP ("item"), and of what is left ("tail")
 
     def observe(
         self, engine: str, op: Op, size: float | None, seconds: float, name: str = "", *, together: float = 1.0
@@ -266,9 +266,9 @@ class Costs:
         """Records the size of work of the primitive ``name`` ("" if it is not known)."""
         op = Op.DECODE if op is Op.PARTIAL_DECODE else op  # PARTIAL_PREFILL keeps sizes of its own
         with self._lock:
-            _learn(self._sizes, (engine, op, ""), size)
+            learn(self._sizes, (engine, op, ""), size)
             if name:
-                _learn(self._sizes, (engine, op, place(name)), size)
+                learn(self._sizes, (engine, op, place(name)), size)
 
     def know(self, engine: str, op: Op, line: Line) -> None:
         """Takes a line as measured, until three new measurements replace it."""
@@ -395,7 +395,7 @@ class Costs:
             self._took.update(took)
 
 
-def _learn(means: _Means, key: tuple[str, Op, str], value: float) -> None:
+def learn(means: Means, key: tuple[str, Op, str], value: float) -> None:
     """Updates a running mean."""
     count, mean = means.get(key, (0, 0.0))
     if count or len(means) < _REMEMBERED:
@@ -403,21 +403,21 @@ def _learn(means: _Means, key: tuple[str, Op, str], value: float) -> None:
         means[key] = count, mean + (value - mean) / count
 
 
-def _learn_seconds(means: _Means, key: tuple[str, Op, str], seconds: float) -> None:
+def _learn_seconds(means: Means, key: tuple[str, Op, str], seconds: float) -> None:
     """Updates a mean of durations. The second one replaces the first, which may have imported or connected."""
     count, mean = means.get(key, (0, 0.0))
     if count == 1:
         means[key] = 2, seconds
     else:
-        _learn(means, key, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
+        learn(means, key, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
 
 
-def _twice(means: _Means, key: tuple[str, Op, str]) -> float | None:
+def _twice(means: Means, key: tuple[str, Op, str]) -> float | None:
     count, mean = means.get(key, (0, 0.0))
     return mean if count > 1 else None
 
 
-def _rows(means: _Means) -> list[dict[str, Any]]:
+def _rows(means: Means) -> list[dict[str, Any]]:
     return [
         {"engine": engine, "op": op.value, "name": name, "mean": mean}
         for (engine, op, name), (_, mean) in sorted(means.items())

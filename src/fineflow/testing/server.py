@@ -111,6 +111,8 @@ class OpenAIServer(ServedInThread):
     async def _answer(self, request: Request) -> Response:
         self._change(lambda: self.paths.append(request.path))
         path = request.path.removeprefix("/v1")
+        if path == "/health":  # as routers ask
+            return Response({})
         if path == "/models":
             owner = "vllm" if self.vllm else "fineflow"
             return Response({"object": "list", "data": [form.model_card(name, owner) for name in self.models]})

@@ -15,7 +15,7 @@ from fineflow.adapters.langchain.repeating import settings_of, sync_method
 from fineflow.ir.objectives import wrong_objective
 from fineflow.runtime.call.identity import UNKNOWN, Identity
 
-TENANT, PRIORITY, OBJECTIVE = "fineflow_tenant", "fineflow_priority", "fineflow_objective"
+TENANT, PRIORITY, OBJECTIVE, SESSION = "fineflow_tenant", "fineflow_priority", "fineflow_objective", "fineflow_session"
 """Keys of ``config["metadata"]``."""
 
 _CONSTANT = (str, int, float, bool, bytes, type(None))
@@ -93,6 +93,7 @@ def identity(config: Any, runnable: Any) -> Identity:
     tenant: Any = None
     priority: Any = None
     objective: Any = None
+    session: Any = None
     first = config[0] if isinstance(config, list) and config else config
     for found in _configs(first, runnable):
         metadata = found.get("metadata")
@@ -100,15 +101,18 @@ def identity(config: Any, runnable: Any) -> Identity:
             tenant = metadata.get(TENANT) if tenant is None else tenant
             priority = metadata.get(PRIORITY) if priority is None else priority
             objective = metadata.get(OBJECTIVE) if objective is None else objective
-    if tenant is priority is objective is None:
+            session = metadata.get(SESSION) if session is None else session
+    if tenant is priority is objective is session is None:
         return UNKNOWN
     if tenant is not None and not isinstance(tenant, str):
         raise ValueError(f"metadata[{TENANT!r}] must be a string, the name of the tenant; got {tenant!r}")
+    if session is not None and not isinstance(session, str):
+        raise ValueError(f"metadata[{SESSION!r}] must be a string, the id of the conversation; got {session!r}")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise ValueError(f"metadata[{PRIORITY!r}] must be an int, higher ones are served first; got {priority!r}")
     if wrong := wrong_objective(objective):
         raise ValueError(f"metadata[{OBJECTIVE!r}] must be {wrong}")
-    return Identity(tenant, priority, objective)
+    return Identity(tenant, priority, objective, session)
 
 
 def is_constant(value: Any) -> bool:

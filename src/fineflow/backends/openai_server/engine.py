@@ -18,9 +18,10 @@ from fineflow.backends.openai_server import requests
 from fineflow.backends.openai_server.connection import Connection, backend_error, described, failures, without_secrets
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
+from fineflow.backends.openai_server.identity import OWN_PRIORITY, ROUTERS, SALTED, extra, merged
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
 from fineflow.errors import BackendError, RequestError
-from fineflow.protocols import Delta, Message, Sampling
+from fineflow.protocols import Delta, Message, RequestIdentity, Sampling
 from fineflow.runtime import events
 
 _OPTIONS = frozenset(inspect.signature(openai.AsyncOpenAI).parameters) - {"base_url"}
@@ -30,7 +31,7 @@ def _shown(url: Any) -> str:
     return repr(without_secrets(url) if isinstance(url, str) else url)
 
 
-def _check(base_url: Any, options: Mapping[str, Any]) -> None:
+def _check(base_url: Any, options: Mapping[str, Any], router: Any, *, priority: bool) -> None:
     try:
         parts = urlsplit(base_url) if isinstance(base_url, str) else None
         good = parts is not None and parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -40,6 +41,13 @@ def _check(base_url: Any, options: Mapping[str, Any]) -> None:
         raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {_shown(base_url)}")
     if base_url.rstrip("/").endswith("/completions"):
         raise ValueError(f"expected the address before /chat/completions or /completions; got {_shown(base_url)}")
+    if router is not None and router not in ROUTERS:
+        raise ValueError(f"router is one of {', '.join(map(repr, ROUTERS))}, or None for no router; got {router!r}")
+    if priority and router in OWN_PRIORITY:
+        raise ValueError(
+            f"priority=True is for vLLM's field; with router={router!r} requests carry the priorities of calls "
+            "(fineflow.identity) in that router's own; leave priority out"
+        )
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(
             f"there is no option {', '.join(sorted(unknown))}; options are those of openai.AsyncOpenAI: "
@@ -53,15 +61,16 @@ class OpenAIServerEngine:
     base_url: address, e.g. ``http://localhost:8000/v1``. model: its name there; None: the only model of the server.
     warm: prefixes of prompts may be sent ahead, in requests for one token. priority: requests carry a priority, as vLLM
     with ``--scheduling-policy priority`` understands it. vllm: the server is vLLM (None: detected when needed).
-    options: of ``openai.AsyncOpenAI``, e.g. ``api_key``, ``timeout`` (seconds), ``max_retries``, ``default_headers``,
-    ``http_client``.
+    router: kind of the router at that address, one of ``identity.ROUTERS``: requests say what is known of their calls,
+    in that router's own fields (None: they do not). options: of ``openai.AsyncOpenAI``, e.g. ``api_key``, ``timeout``
+    (seconds), ``max_retries``, ``default_headers``, ``http_client``.
 
     Messages go to ``/chat/completions``, texts to ``/completions``; both are streamed, and cancelled by closing the
     connection. ``top_k``, ``min_p``, ``repetition_penalty``, ``min_tokens``, ``regex`` and ``choices`` need vLLM.
     Tokens in deltas are -1 if the server does not report them.
 
-    Raises: ValueError for an invalid address, TypeError for an unknown option. Requests raise RequestError if the
-    server refuses one, BackendError if it cannot be reached, closes the connection or fails; the openai library's
+    Raises: ValueError for an invalid address or router, TypeError for an unknown option. Requests raise RequestError if
+    the server refuses one, BackendError if it cannot be reached, closes the connection or fails; the openai library's
     exception is the cause.
     """
 
@@ -76,13 +85,17 @@ class OpenAIServerEngine:
         warm: bool = False,
         priority: bool = False,
         vllm: bool | None = None,
+        router: str | None = None,
         **options: Any,
     ) -> None:
-        _check(base_url, options)
+        _check(base_url, options, router, priority=priority)
         self.connection = Connection(base_url.rstrip("/"), vllm, options, priority)
         self.model = model
         self.name = self._lane(model)
         self.can_prefill = warm
+        self.router = router
+        self.identifies = router is not None
+        self.salts = router in SALTED
         self.warmed = Warmed()
         self._siblings: dict[str, OpenAIServerEngine] = {} if model is None else {model: self}
 
@@ -144,15 +157,18 @@ class OpenAIServerEngine:
         """Returns the code points of a text."""
         return [ord(character) for character in text]
 
-    def cached(self, tokens: Sequence[int]) -> int:
+    def cached(self, tokens: Sequence[int], *, salt: str = "") -> int:
         """Returns the number of leading characters of a prompt that were sent ahead recently."""
-        return self.warmed.known(_text(tokens))
+        return self.warmed.known(_text(tokens), salt)
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(
+        self, tokens: Sequence[int], *, priority: int = 0, salt: str = "", identity: RequestIdentity | None = None
+    ) -> None:
         """Sends a prefix of a prompt ahead, in a request for one token."""
+        client = self.connection.client()
         try:
-            with self.warmed.sending(_text(tokens)):
-                await self._send_ahead(_text(tokens), {}, self.connection.client(), priority)
+            with self.warmed.sending(_text(tokens), salt):
+                await self._send_ahead(_text(tokens), self._identified({}, client, identity, salt), client, priority)
         except failures() as error:
             raise backend_error(self.name, error) from error
 
@@ -192,8 +208,28 @@ class OpenAIServerEngine:
         await resource.create(**sent)
         events.ended(self.name, "prefill", start, start, -1)
 
+    def _identified(
+        self, body: dict[str, Any], client: openai.AsyncOpenAI, identity: RequestIdentity | None, salt: str
+    ) -> dict[str, Any]:
+        """Adds to a request what the router is told of its call. The user's own fields and headers count before it."""
+        if self.router is None:
+            return body
+        fields, headers = extra(self.router, identity or RequestIdentity(), salt)
+        own = {name.lower() for name in client.default_headers}
+        if headers := {name: value for name, value in headers.items() if name.lower() not in own}:
+            body["extra_headers"] = headers
+        if fields:
+            body["extra_body"] = merged(body.get("extra_body") or {}, fields)
+        return body
+
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+        self,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        *,
+        priority: int = 0,
+        salt: str = "",
+        identity: RequestIdentity | None = None,
     ) -> AsyncGenerator[Delta, None]:
         """Decodes on the server. Higher priority first, if enabled; vLLM's own order is reversed."""
         text, client = _text(tokens), self.connection.client()
@@ -202,6 +238,7 @@ class OpenAIServerEngine:
             body = requests.decode(text, sampling, vllm=vllm, name=self.name)
             if self.priority:
                 requests.add(body, {"priority": -priority})
+            self._identified(body, client, identity, salt)
             resource: Any = client.chat.completions if "messages" in body else client.completions
             model = await self._model()
             async with aclosing(self._answer(resource, {"model": model, **body})) as found:

@@ -8,18 +8,19 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from fineflow.ir.objectives import wrong_objective
-from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues import programs, request_context
 from fineflow.runtime.queues.admission import process_admission
 
 Marks = tuple[tuple[ContextVar[Any], Any], ...]
 
 
 class Identity(NamedTuple):
-    """Tenant, priority and objective that a caller gives a call; None: as around it."""
+    """Tenant, priority, objective and session that a caller gives a call; None: as around it."""
 
     tenant: str | None = None
     priority: int | None = None
     objective: str | None = None
+    session: str | None = None
 
     def marks(self) -> Marks:
         """Returns context variables and their values: tenant (and what follows from it), priority, objective."""
@@ -33,6 +34,10 @@ class Identity(NamedTuple):
             )
         if self.priority is not None:
             marks += ((request_context.priority, self.priority),)
+        if self.session is not None:
+            around = programs.program()
+            outer = request_context.parent.get() if around == self.session else around
+            marks += ((request_context.session, self.session), (request_context.parent, outer))
         return marks if self.objective is None else (*marks, (request_context.objective, self.objective))
 
 
@@ -40,12 +45,18 @@ UNKNOWN = Identity()
 
 
 @contextmanager
-def identity(*, tenant: str | None = None, priority: int | None = None, objective: str | None = None) -> Iterator[None]:
-    """Sets tenant, priority and performance objective of all calls in the block, of any framework; None: as around it.
+def identity(
+    *,
+    tenant: str | None = None,
+    priority: int | None = None,
+    objective: str | None = None,
+    session: str | None = None,
+) -> Iterator[None]:
+    """Sets tenant, priority, objective and session of all calls in the block, of any framework; None: as around it.
 
     Calls of LangChain objects may set their own in their metadata (``fineflow_tenant``, ``fineflow_priority``,
-    ``fineflow_objective``), which counts before this. Use it around whole calls: a stream reads it where its first
-    chunk is read.
+    ``fineflow_objective``, ``fineflow_session``), which counts before this. Use it around whole calls: a stream reads
+    it where its first chunk is read.
 
     tenant: waiting tenants share engines by weight, and do not share prefixes in their caches (``Runtime``). priority:
     higher ones are served first; 0 by default. objective: what the answer is wanted for (Parrot, section
@@ -57,15 +68,22 @@ def identity(*, tenant: str | None = None, priority: int | None = None, objectiv
     - ``"ttft"``: time to the first token. Its requests come before others.
     - ``"tpot"``: time per output token. Its requests have to be quick, also in groups.
 
-    Raises: TypeError if ``tenant`` is not a string or ``priority`` not an int; ValueError for another objective.
+    session: id of the conversation that the calls continue, unique among all users. Engines behind a router send it
+    (``fineflow.engine(url, router=...)``), so that the requests of a conversation meet on one replica. One that is
+    named inside of another one, or of a call, is its child: the outer one waits for it, as for a subagent.
+
+    Raises: TypeError if ``tenant`` or ``session`` is not a string or ``priority`` not an int; ValueError for another
+    objective.
     """
     if tenant is not None and not isinstance(tenant, str):
         raise TypeError(f"identity(tenant=...) is the name of a tenant, a string; got {tenant!r}")
+    if session is not None and not isinstance(session, str):
+        raise TypeError(f"identity(session=...) is the id of a conversation, a string; got {session!r}")
     if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
         raise TypeError(f"identity(priority=...) is an int, higher ones are served first; got {priority!r}")
     if wrong := wrong_objective(objective):
         raise ValueError(f"identity(objective=...) is {wrong}")
-    tokens = [(var, var.set(value)) for var, value in Identity(tenant, priority, objective).marks()]
+    tokens = [(var, var.set(value)) for var, value in Identity(tenant, priority, objective, session).marks()]
     try:
         yield
     finally:

@@ -35,7 +35,7 @@ _LAST = 2  # references to an object that nobody else refers to: the variable, a
 
 def run(function: Callable[[], T], seconds: float) -> T:
     """Runs a blocking function and returns its result. Raises TimeoutError after ``seconds``."""
-    scope = Scope()
+    scope = Scope(seconds)
     try:
         with silent_at_exit:
             return _step(_context(scope), scope, function, monotonic() + seconds, seconds)
@@ -45,7 +45,7 @@ def run(function: Callable[[], T], seconds: float) -> T:
 
 async def arun(make: Callable[[], Awaitable[T]], seconds: float) -> T:
     """Does the same for a coroutine function, in the current task."""
-    scope, loop = Scope(), asyncio.get_running_loop()
+    scope, loop = Scope(seconds), asyncio.get_running_loop()
     until = loop.time() + seconds
     limit = asyncio.timeout_at(until)
     timer = loop.call_at(until, loop.call_soon, scope.stop)
@@ -70,7 +70,7 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
 
     The work of the call stops at that time even if no item is requested.
     """
-    scope, until = Scope(), monotonic() + seconds
+    scope, until = Scope(seconds), monotonic() + seconds
     context = _context(scope)
     timer = _Timer(seconds, scope)
     items: Iterator[T] | None = None
@@ -100,7 +100,7 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
 async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> AsyncIterator[T]:
     """Does the same for an async iterator, in the tasks that request its items."""
     loop = asyncio.get_running_loop()
-    scope, until = Scope(), loop.time() + seconds
+    scope, until = Scope(seconds), loop.time() + seconds
     timer = loop.call_at(until, loop.call_soon, scope.stop)
     items: Any = None
     try:

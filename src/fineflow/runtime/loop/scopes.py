@@ -11,6 +11,9 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import inf
+
+from fineflow.runtime import events
 
 Stop = Callable[[], object]
 
@@ -19,13 +22,18 @@ current: ContextVar[Scope | None] = ContextVar("fineflow_scope", default=None)
 
 
 class Scope:
-    """Scope of one call, or of one thread's work for it. Nested in the scope that it is created in, if any."""
+    """Scope of one call, or of one thread's work for it. Nested in the scope that it is created in, if any.
 
-    def __init__(self) -> None:
+    seconds: until its deadline; None: it has none of its own.
+    """
+
+    def __init__(self, seconds: float | None = None) -> None:
         self._stopped = False
         self._stops: dict[object, Stop] = {}
         self._outer = current.get()
+        self.until = inf if seconds is None else events.now() + seconds  # the first of its own and outer deadlines
         if self._outer is not None:
+            self.until = min(self.until, self._outer.until)
             self._outer.add(self, self.stop)
 
     def add(self, key: object, stop: Stop) -> None:
@@ -72,6 +80,12 @@ def check() -> None:
     scope = current.get()
     if scope is not None and scope.stopped():
         raise asyncio.CancelledError("the call has been stopped: its deadline has passed, or it was cancelled")
+
+
+def remaining() -> float | None:
+    """Returns the seconds until the deadline of the current call, at least 0; None if it has none."""
+    scope = current.get()
+    return None if scope is None or scope.until == inf else max(scope.until - events.now(), 0.0)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
 from fineflow.protocols import Delta, LLMEngine, Sampling, salted
 from fineflow.runtime import events, servers
-from fineflow.runtime.queues import request_context
+from fineflow.runtime.queues import programs, request_context
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
 from fineflow.runtime.queues.held_back import HeldBack
@@ -89,9 +89,9 @@ class LLMQueue(Admissions):
                     began = events.now()
                     try:
                         async with self._health.attempt(instance) as attempt:
-                            await instance.engine.prefill(
-                                tokens, priority=self._priority(request), **salted(instance.engine, request.prompt.salt)
-                            )
+                            known = programs.told(programs.known(instance.engine))
+                            known |= salted(instance.engine, request.prompt.salt)
+                            await instance.engine.prefill(tokens, priority=self._priority(request), **known)
                             attempt.answered()
                         instance.worked(began)
                         return
@@ -201,12 +201,10 @@ class LLMQueue(Admissions):
             async with self._room(tokens, sampling.max_tokens, segments) as (instance, request):
                 began = events.now()
                 try:
-                    source = instance.engine.generate(
-                        tokens,
-                        sampling,
-                        priority=self._priority(request),
-                        **salted(instance.engine, request.prompt.salt),
-                    )
+                    begun = programs.begins(instance.engine, sampling.max_tokens)
+                    known = programs.told(None if begun is None else begun.identity)
+                    known |= salted(instance.engine, request.prompt.salt)
+                    source = instance.engine.generate(tokens, sampling, priority=self._priority(request), **known)
                     async with (
                         permit_block(servers.limited_server(instance.engine)),
                         aclosing(cast(Any, source)) as deltas,
@@ -217,6 +215,8 @@ class LLMQueue(Admissions):
                             self._computed(instance, request)
                             text, count = text + delta.text, count + len(delta.tokens)
                             note(request.service, delta, count)
+                            if delta.finish_reason is not None:  # its reader may end the call before this task goes on
+                                programs.ends(begun, count)
                             if count > request.output and self._here():
                                 instance.load += count  # doubles the tokens reserved for it
                                 request.output += count

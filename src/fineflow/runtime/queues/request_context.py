@@ -35,6 +35,12 @@ weight: ContextVar[float] = ContextVar("fineflow_weight", default=1.0)
 priority: ContextVar[int] = ContextVar("fineflow_priority", default=0)
 """Priority of the call among those of its tenant: higher first."""
 
+session: ContextVar[str] = ContextVar("fineflow_session", default="")
+"""Conversation of the call, as its caller named it; "" makes every call a session of its own."""
+
+parent: ContextVar[str] = ContextVar("fineflow_parent", default="")
+"""Id of the program around that conversation, if it was named inside of one (``programs.program``)."""
+
 objective: ContextVar[str] = ContextVar("fineflow_objective", default=LATENCY)
 """Performance objective of the call, one of ``OBJECTIVES``."""
 
@@ -47,6 +53,9 @@ must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=F
 
 _open: dict[str, set[int]] = {}  # queries whose calls have begun and not ended -> engines that they use, by id
 _at_end: dict[str, Callable[[], None]] = {}  # query -> what to do when its call ends
+
+watchers: list[Callable[[str], None]] = []
+"""Called with each query when its call ends, on the thread where it does. Append only."""
 
 
 def query_began(query: str) -> None:
@@ -81,6 +90,8 @@ def query_ended(query: str) -> None:
     _open.pop(query, None)
     if _at_end and (call := _at_end.pop(query, None)) is not None:
         call()
+    for watcher in watchers:
+        watcher(query)
 
 
 def waiting_record(number: int, op: Op, items: int) -> Waiting:
