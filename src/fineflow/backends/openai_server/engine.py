@@ -41,7 +41,7 @@ def _check(base_url: Any, options: Mapping[str, Any], router: Any, *, priority: 
         raise ValueError(f"expected the address of a server, as http://localhost:8000/v1; got {_shown(base_url)}")
     if base_url.rstrip("/").endswith("/completions"):
         raise ValueError(f"expected the address before /chat/completions or /completions; got {_shown(base_url)}")
-    if router is not None and router not in ROUTERS:
+    if router is not None and router not in tuple(ROUTERS):
         raise ValueError(f"router is one of {', '.join(map(repr, ROUTERS))}, or None for no router; got {router!r}")
     if priority and router in OWN_PRIORITY:
         raise ValueError(
