@@ -5,6 +5,7 @@ servers on this machine, whose prefix caches, slots and times per prompt charact
 of an optimized object: a conversation that grows by a tool's result in every turn, with a pause for the tool. The two
 rows of a policy differ by the option ``router="vllm"`` of the engine only. What is cached and what the busier replica
 computes depend little on other work of the machine, the seconds of requests (p50, p99) do.
+Ids of calls are random, so the hashes of a few agents may all fall on one replica: run twelve or more.
 """
 
 from __future__ import annotations
