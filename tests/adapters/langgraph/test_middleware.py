@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from agent_cases import FOUR, Agent, both, ran
+from langchain.agents import factory
 from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
@@ -193,6 +194,15 @@ def test_a_list_of_todos_keeps_no_tool_waiting() -> None:
 def test_one_hook_that_may_leave_calls_out_is_enough() -> None:
     _, mine, _, _ = both("invoke", middleware=[Monitors(), TodoListMiddleware(), Refuses(), seen])
     assert not mine.early
+
+
+def test_hooks_that_tracing_does_not_wrap_are_judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """langchain 1.2 hands the bound methods of middlewares on as they are."""
+    monkeypatch.setattr(factory, "traceable", lambda **_: lambda func: func, raising=False)
+    stock, mine, before, after = both("invoke", middleware=[Monitors()])
+    assert mine.early
+    assert sorted(mine.called) == sorted(stock.called)
+    assert before / after >= 1.1
 
 
 def test_a_hook_is_looked_at_before_each_call() -> None:
