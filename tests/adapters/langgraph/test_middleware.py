@@ -197,7 +197,7 @@ def test_one_hook_that_may_leave_calls_out_is_enough() -> None:
 
 
 def test_hooks_that_tracing_does_not_wrap_are_judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    """langchain 1.2 hands the bound methods of middlewares on as they are."""
+    """Bound methods of middlewares are handed on as they are by langchain 1.2."""
     monkeypatch.setattr(factory, "traceable", lambda **_: lambda func: func, raising=False)
     stock, mine, before, after = both("invoke", middleware=[Monitors()])
     assert mine.early
