@@ -127,11 +127,8 @@ _FRAMEWORKS = r"(langchain|langgraph|llama-index|openai|wrapt|pydantic)\b"
 _NAMED = ("langchain-core", "langgraph", "llama-index-core")  # in the label of a set
 
 ROWS = [
-    *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.0.7", "1.2.31", "1.4.9", "1.6.13", "1.7.7", "1.8.0")),
-    *(
-        Row((f"llama-index-core=={v}",), "LlamaIndex")
-        for v in ("0.14.5", "0.14.19", "0.14.22", "0.14.23", "0.14.24", "0.14.25")
-    ),
+    *(Row((f"langchain-core=={v}",), "LangChain") for v in ("1.4.9", "1.6.13", "1.7.7", "1.8.0")),
+    Row(("llama-index-core==0.14.25",), "LlamaIndex"),
     *(Row((f"openai=={v}",), "servers") for v in ("2.45.0", "2.54.0", "3.54.0")),
     *(
         Row(which, suite)
@@ -144,10 +141,7 @@ ROWS = [
         for python in ("3.12", "3.13", "3.14")
         for suite in ("analysis", "LangChain", "LangGraph", "LlamaIndex")
     ),
-    *(
-        Row((f"transformers=={v}",), "transformers")
-        for v in ("5.5.4", "5.10.4", "5.15.1", "5.18.0", "5.20.2", "5.21.1", "5.22.2", "5.23.0")
-    ),
+    *(Row((f"transformers=={v}",), "transformers") for v in ("5.20.2", "5.21.1", "5.22.2", "5.23.0")),
 ]
 
 

@@ -262,6 +262,20 @@ class Assistant:
         return {question: self.answer(question) for question in questions}
 
 
+class CarefulAssistant(Assistant):
+    """A service that extends the methods of another one."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds)
+        self.ending = "?"
+
+    def _format(self, docs: list[Document]) -> str:
+        return super()._format([doc for doc in docs if doc.page_content])
+
+    def answer(self, question: str) -> str:
+        return super().answer(question.removesuffix(self.ending) + self.ending)
+
+
 def partial_node(seconds: float) -> Runnable[Any, Any]:
     """A node whose model and prompt are bound by ``partial``."""
 
@@ -331,6 +345,7 @@ FUNCTIONS: dict[str, App] = {
     "records": App(records, _QUESTIONS, 3.75, 1.25),
     "grouped": App(grouped, DOCUMENTS, 4.0, 1.0),
     "history on self": App(lambda seconds: RunnableLambda(Assistant(seconds).run), _QUESTIONS, 3.75, 1.25),
+    "subclass": App(lambda seconds: RunnableLambda(CarefulAssistant(seconds).run), _QUESTIONS, 3.75, 1.25),
     "partial node": App(partial_node, _NODE, 3.0, 1.0),
     "numbered questions": App(numbered_questions, QUESTION, 4.75, 2.25),
     "guarded node": App(guarded_node, _NODE, 5.0, 2.0),

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 from langchain_core.messages import HumanMessage
@@ -311,7 +310,10 @@ OTHERS: dict[str, tuple[Callable[[OpenAIServer], Any], str]] = {
     "an overridden method": (lambda s: Counting(base_url=s.url, api_key="x", model="tiny"), "takes whole prompts only"),
     "another client": (patched, "takes whole prompts only"),
     "another server": (lambda s: chat(s, base_url="http://127.0.0.1:1/v1"), "takes whole prompts only"),
-    "an HTTP client": (lambda s: chat(s, http_async_client=httpx2.AsyncClient()), "HTTP client or proxy of its own"),
+    "an HTTP client": (
+        lambda s: chat(s, http_async_client=openai.DefaultAsyncHttpxClient()),  # of httpx or httpx2, as openai has it
+        "HTTP client or proxy of its own",
+    ),
     "a key that is made": (lambda s: chat(s, api_key=lambda: "x"), "key comes from a function"),
     "the other API": (lambda s: chat(s, use_responses_api=True), "Responses API"),
 }

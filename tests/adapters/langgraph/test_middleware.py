@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from agent_cases import FOUR, Agent, both, ran
+from langchain.agents import factory
 from langchain.agents.middleware import (
     AgentMiddleware,
     HumanInTheLoopMiddleware,
@@ -15,7 +16,6 @@ from langchain.agents.middleware import (
     PIIMiddleware,
     TodoListMiddleware,
     ToolCallLimitMiddleware,
-    ToolErrorMiddleware,
     ToolRetryMiddleware,
     after_model,
     wrap_tool_call,
@@ -25,6 +25,11 @@ from langchain_core.messages import ToolMessage
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
+
+try:
+    from langchain.agents.middleware import ToolErrorMiddleware
+except ImportError:  # langchain 1.2 has none
+    ToolErrorMiddleware = None
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 logger = logging.getLogger("monitor")
@@ -142,7 +147,7 @@ MAKING: list[tuple[str, list[Any]]] = [
     ("ainvoke", [ToolRetryMiddleware()]),
     ("invoke", [ModelCallLimitMiddleware(run_limit=9)]),
     ("invoke", [ToolCallLimitMiddleware(run_limit=9)]),
-    ("invoke", [ToolErrorMiddleware(on_error=lambda error, _: str(error))]),
+    *([("invoke", [ToolErrorMiddleware(on_error=lambda error, _: str(error))])] if ToolErrorMiddleware else []),
     ("invoke", [PIIMiddleware("email")]),
     ("invoke", [Monitors(), around, seen, TodoListMiddleware(), Looks()]),
 ]
@@ -189,6 +194,15 @@ def test_a_list_of_todos_keeps_no_tool_waiting() -> None:
 def test_one_hook_that_may_leave_calls_out_is_enough() -> None:
     _, mine, _, _ = both("invoke", middleware=[Monitors(), TodoListMiddleware(), Refuses(), seen])
     assert not mine.early
+
+
+def test_hooks_that_tracing_does_not_wrap_are_judged_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bound methods of middlewares are handed on as they are by langchain 1.2."""
+    monkeypatch.setattr(factory, "traceable", lambda **_: lambda func: func, raising=False)
+    stock, mine, before, after = both("invoke", middleware=[Monitors()])
+    assert mine.early
+    assert sorted(mine.called) == sorted(stock.called)
+    assert before / after >= 1.1
 
 
 def test_a_hook_is_looked_at_before_each_call() -> None:

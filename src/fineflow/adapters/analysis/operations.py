@@ -240,6 +240,16 @@ def _load_attr(f: Frame, ins: Instruction) -> None:
     f.stack.extend([NULL, value] if ins.name == "LOAD_METHOD" else [value])
 
 
+@rule("LOAD_SUPER_ATTR")
+def _load_super_attr(f: Frame, ins: Instruction) -> None:
+    func, cls, me = f.pops(3)
+    if func.kind is not Kind.CONST or func.data is not super or cls.kind is not Kind.CONST:
+        raise Impure("calls super of something that is not known")
+    if me.kind is not Kind.OBJECT or not ins.arg & 1:
+        raise Impure(f"reads {ins.value} of super(), which may run code")
+    f.stack.extend([f.analysis.load_inherited(cls.data, me.data, str(ins.value)), me])
+
+
 @rule("MAKE_FUNCTION")
 def _make_function(f: Frame, ins: Instruction) -> None:
     code = f.pop().data

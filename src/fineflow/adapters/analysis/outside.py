@@ -14,6 +14,7 @@ from fineflow.adapters.analysis import libraries
 from fineflow.adapters.analysis.tables import GETTERS, is_plain
 from fineflow.adapters.analysis.values import SHARED, Impure, Kind, Returned, Table, Value, immutable
 from fineflow.adapters.core.recognition import of_application, of_package
+from fineflow.adapters.python.inherited import inherited
 from fineflow.declare import declared
 from fineflow.ir import Effect
 
@@ -233,6 +234,21 @@ class Outside:
     def load_method(self, obj: Any, name: str) -> Value:
         """Returns the function behind a method that was read as an attribute."""
         return Value(Kind.CONST, getattr(type(obj), name))
+
+    @reading
+    def load_inherited(self, cls: Any, obj: Any, name: str) -> Value:
+        """Returns the function behind a method of ``super(cls, obj)``."""
+        found = inherited(cls, obj, name)
+        if not isinstance(found, FunctionType) or of_package(found.__module__):
+            raise Impure(f"calls {name} of super(), which may do anything")
+        owner, reference, same = weakref.ref(cls), weakref.ref(obj), _same(found)
+
+        def holds() -> bool:
+            here = reference()
+            return here is not None and same(inherited(owner(), here, name))
+
+        self.pins["inherited", id(cls), id(obj), name] = holds
+        return Value(Kind.CONST, found)
 
     @reading
     def load_import(self, owner: FunctionType, name: str, *, whole: bool) -> Value:

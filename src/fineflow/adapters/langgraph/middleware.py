@@ -28,7 +28,10 @@ _KNOWN = {
     f"{_DEEP_AGENTS}.filesystem.FilesystemMiddleware.wrap_tool_call": "",
     f"{_DEEP_AGENTS}.skills.SkillsMiddleware.wrap_tool_call": "",
 }
-_STATE = frozenset({f"{_LANGCHAIN}.todo._write_todos", f"{_LANGCHAIN}.todo._awrite_todos"})
+_TODO = f"{_LANGCHAIN}.todo"
+_STATE = frozenset(
+    {f"{_TODO}._write_todos", f"{_TODO}._awrite_todos", f"{_TODO}.TodoListMiddleware.__init__.<locals>.write_todos"}
+)  # the last one: langchain 1.2
 _DECORATORS = f"{_LANGCHAIN}.types"  # such as ``@after_model``, which make a class of a function
 _NOT_THERE = frozenset({"AgentMiddleware.wrap_tool_call", "AgentMiddleware.awrap_tool_call"})  # raise an error
 _COMPOSED = frozenset({"_chain_tool_call_wrappers", "_chain_async_tool_call_wrappers"})  # of langchain.agents.factory

@@ -249,7 +249,7 @@ def _looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool
     trusted, on_engine, at_once = True, False, False
     todo: list[tuple[Any, int]] = [(step.func, 0)]
     todo += [] if in_executor(step.afunc, step.func) else [(step.afunc, 0)]
-    seen = set(map(id, hooks))
+    seen = {id(getattr(each, "__func__", each)) for each in hooks}  # methods, where LangSmith does not wrap them
     while todo:
         func, depth = todo.pop()
         func = getattr(func, "__func__", func)

@@ -25,6 +25,7 @@ from fineflow.adapters.lookahead.values import (
     Stop,
     unknown,
 )
+from fineflow.adapters.python.inherited import ABSENT, class_of, inherited
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -135,6 +136,30 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
         return MethodType(found.__func__, kind)
     if found is None or hasattr(type(found), "__get__"):
         raise Stop(f"reads {name} of a {kind.__name__}, which may run code")
+    return found
+
+
+def inherited_attribute(walk: Walk, cls: Any, obj: Any, name: str) -> Any:
+    """Returns ``super(cls, obj).name``, without running code. Raises Stop."""
+    from fineflow.adapters.lookahead.calls import call
+
+    if unknown(obj) or unknown(cls) or obj is INERT:
+        raise Stop("calls super() of something that is not known yet")
+    if walk.host.knows(obj) and walk.host.judges(obj, name):
+        raise Stop(f"calls {name} of a base class of a component")
+    found = inherited(cls, obj, name)
+    if found is vars(object)["__init__"]:  # does nothing
+        return INERT
+    if isinstance(found, FunctionType):
+        return MethodType(found, obj)
+    if isinstance(found, property) and isinstance(found.fget, FunctionType):
+        return call(walk, found.fget, [obj], {})
+    if isinstance(found, staticmethod):
+        return found.__func__
+    if isinstance(found, classmethod):
+        return MethodType(found.__func__, class_of(obj))
+    if found is ABSENT or hasattr(type(found), "__get__"):
+        raise Stop(f"reads {name} of super(), which may run code")
     return found
 
 

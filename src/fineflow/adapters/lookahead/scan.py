@@ -9,7 +9,9 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from fineflow.adapters.core.recognition import of_application, of_package
+from fineflow.adapters.python.bytecode import Instruction
 from fineflow.adapters.python.graph import graph
+from fineflow.adapters.python.inherited import inherited
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
 _DEPTH = 6  # functions that call functions
@@ -97,12 +99,12 @@ class _Scan:
             if ins.name in ("LOAD_ATTR", "LOAD_METHOD"):
                 self.found.calls += (1 + (again or name in self._many)) * (name in self._methods)
                 value = None if value is None else _attribute(value, name)
-            elif ins.name == "LOAD_GLOBAL":
-                value = names.get(name)
-            elif ins.name in ("LOAD_DEREF", "LOAD_FAST"):
-                value = own[name] if name in own else _content(cells[name]) if name in cells else None
+            elif ins.name == "LOAD_SUPER_ATTR":
+                cls, obj = (_loaded(each, names, cells, own) for each in instructions[number - 2 : number])
+                func = inherited(cls, obj, name)
+                value = MethodType(func, obj) if isinstance(func, FunctionType) else None
             else:
-                value = None
+                value = _loaded(ins, names, cells, own)
             if value is not None:
                 following = instructions[number + 1].name if number + 1 < len(instructions) else ""
                 if following not in ("LOAD_ATTR", "LOAD_METHOD") and "__call__" in self._methods:
@@ -129,6 +131,16 @@ class _Scan:
             elif of_application(type(part).__module__ or ""):
                 for name in code.co_names:
                     self._refer(name, _attribute(part, name), depth, repeated)
+
+
+def _loaded(ins: Instruction, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+    """Returns the variable that an instruction loads; None for other instructions, and where it is not known."""
+    name = str(ins.value)
+    if ins.name == "LOAD_GLOBAL":
+        return names.get(name)
+    if ins.name not in ("LOAD_DEREF", "LOAD_FAST"):
+        return None
+    return own[name] if name in own else _content(cells[name]) if name in cells else None
 
 
 def _followed(value: Any) -> bool:

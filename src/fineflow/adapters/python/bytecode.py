@@ -3,9 +3,9 @@
 What differs between versions ends here. An instruction that some version has made of others is taken apart
 (``LOAD_FAST_LOAD_FAST``, ``RETURN_CONST``, ``FORMAT_VALUE``, ``BINARY_SLICE``), one that computes nothing is left out
 (``RESUME``, ``PRECALL``, ``NOT_TAKEN``, ``END_FOR``, ``TO_BOOL`` before a jump), and of several names for one thing
-(``LOAD_FAST_BORROW``, ``POP_JUMP_FORWARD_IF_TRUE``, ``POP_ITER``) one is used. ``CALL`` has the names of what is passed
-by name as its value. What an unknown version adds keeps its name, for which nobody has a rule: it is not
-understood.
+(``LOAD_FAST_BORROW``, ``POP_JUMP_FORWARD_IF_TRUE``, ``POP_ITER``) one is used. ``super().name`` is ``LOAD_SUPER_ATTR``
+on each version. ``CALL`` has the names of what is passed by name as its value. What an unknown version adds keeps its
+name, for which nobody has a rule: it is not understood.
 """
 
 from __future__ import annotations
@@ -235,9 +235,34 @@ class _Decoder:
         self._keywords = self.code.co_consts[one.arg]
 
     def call(self, one: _Raw) -> None:
+        if not _METHODS and not self._keywords and self._inherited(one):
+            return
         known = one.name == "CALL" or bool(self._keywords)
         self.add(one, "CALL" if known else one.name, one.arg, self._keywords)
         self._keywords = ()
+
+    def _inherited(self, one: _Raw) -> bool:
+        """Makes one instruction of ``super().name`` and ``super(cls, obj).name``, as Python 3.12 does."""
+        following, code, count = self.next(), self.code, one.arg
+        func, given = self.found[-1 - count :][:1], self.found[len(self.found) - count :]
+        if count not in (0, 2) or following is None or following.name not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return False
+        if not func or func[0].name != "LOAD_GLOBAL" or func[0].value != "super" or not func[0].arg & 1:
+            return False
+        if not all(each.name in ("LOAD_GLOBAL", "LOAD_FAST", "LOAD_DEREF") for each in given):
+            return False
+        if not count and not (code.co_argcount and "__class__" in code.co_freevars):
+            return False
+        self.found[-1 - count] = func[0]._replace(arg=func[0].arg & ~1)  # no marker
+        if not count:
+            first = code.co_varnames[0]
+            cells = len({*code.co_varnames, *code.co_cellvars})
+            self.add(one, "LOAD_DEREF", cells + code.co_freevars.index("__class__"), "__class__")
+            self.add(one, "LOAD_DEREF" if first in code.co_cellvars else "LOAD_FAST", 0, first)
+        self._skip(1)
+        method = following.name == "LOAD_METHOD"
+        self.add(following, "LOAD_SUPER_ATTR", int(method), code.co_names[following.arg])
+        return True
 
     def unpacked(self, one: _Raw) -> None:
         self.add(one, "CALL_FUNCTION_EX", one.arg & 1 if _BY_ARG else 1, 0)

@@ -25,6 +25,17 @@ def _attribute(f: Frame, ins: Instruction) -> None:
     f.push(value)
 
 
+@rule("LOAD_SUPER_ATTR")
+def _inherited(f: Frame, ins: Instruction) -> None:
+    func, cls, obj = f.pops(3)
+    if func is not super:
+        raise Stop("calls a function of its own named super")
+    value = objects.inherited_attribute(f.walk, cls, obj, ins.value)
+    if ins.arg & 1:
+        f.stack.append(NULL)
+    f.push(value)
+
+
 @rule("STORE_ATTR")
 def _set_attribute(f: Frame, ins: Instruction) -> None:
     value, obj = f.pops(2)
