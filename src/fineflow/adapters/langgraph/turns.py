@@ -24,7 +24,7 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import declared_to_stock
 from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.user_functions import calls_components
-from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
+from fineflow.adapters.langgraph.asking import filled, needs_its_run, only_asks, picks_one
 from fineflow.adapters.langgraph.mcp_tools import hinted, left_to_stock, unread
 from fineflow.adapters.langgraph.middleware import after_model, around_calls, writes_state
 from fineflow.adapters.langgraph.searches_ahead import may_search
@@ -231,6 +231,8 @@ def offered(tool: BaseTool) -> Offered:
     structured = type(tool) is StructuredTool
     why = f"is a {type(tool).__name__}" if not structured else left_to_stock(made)
     why = why or declared_to_stock(made, said, unread(made))
+    if not why and (name := needs_its_run(functions)):
+        why = f"it refers to {name}, which belongs to the run that stock opens"
     searches = not why and any(map(calls_components, functions))
     return Offered(tool, why, both, reads, writes, searches=searches)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -90,7 +91,7 @@ class _Scan:
     def _read(
         self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
     ) -> None:
-        loops, value = _loops(code), None
+        loops, value, module = _loops(code), None, None
         instructions = graph(code).instructions
         for number, ins in enumerate(instructions):
             again, name = repeated or any(number in loop for loop in loops), str(ins.value)
@@ -99,6 +100,10 @@ class _Scan:
                 value = None if value is None else _attribute(value, name)
             elif ins.name == "LOAD_GLOBAL":
                 value = names.get(name)
+            elif ins.name == "IMPORT_NAME":
+                value, module = None, sys.modules.get(name)
+            elif ins.name == "IMPORT_FROM":
+                value = None if module is None else _attribute(module, name)
             elif ins.name in ("LOAD_DEREF", "LOAD_FAST"):
                 value = own[name] if name in own else _content(cells[name]) if name in cells else None
             else:
