@@ -20,7 +20,7 @@ from fineflow.testing import virtual_threads
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 FUZZ = Path(__file__).parents[2] / "fuzz"
-QUICK, ALL = 30, 300  # agents
+QUICK, ALL = 10, 300  # agents
 
 
 def test_agents_do_the_same_as_in_stock() -> None:
