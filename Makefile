@@ -20,6 +20,7 @@
 #
 # TORCH=...   what is installed first as PyTorch, e.g. TORCH=torch or TORCH="torch==2.13.0 --index-url URL"
 # PYTHON=...  the interpreter to make .venv with (3.11 or newer)
+# make fuzz-agents       PROGRAMS random agents (2000) with tools, middlewares, interrupts, cancellations
 # make fuzz-functions    PROGRAMS random functions that call components (2000), other ones each time, or from SEED on
 # EXAMPLES=.. how many random chains make fuzz compares (some 200 a minute)
 # ENGINE=...  that the demo's LLM runs on: transformers or vllm
@@ -56,7 +57,7 @@ PYTEST   = $(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 8 --dist loadfil
 # Tests start many interpreters: without bytecode each would compile the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all test-delayed baselines fuzz fuzz-functions soak
+.PHONY: help package venv venv-vllm test-vllm bench-vllm demo test test-all test-delayed baselines fuzz fuzz-agents fuzz-functions soak
 .PHONY: lint format types docs pictures bench micro bench-scripts bench-real bench-real-vllm notebooks notebook clean
 .DEFAULT_GOAL := help
 
@@ -121,6 +122,9 @@ fuzz: $(READY)
 
 fuzz-functions: $(READY)
 	@$(BIN)/python tests/fuzz --programs $(or $(PROGRAMS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz-agents: $(READY)
+	@$(BIN)/python tests/fuzz --agents --programs $(or $(PROGRAMS),2000) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: $(READY)
 	@$(BIN)/python -m benchmarks.soak --seconds $(SECONDS) $(ARGS)

@@ -23,7 +23,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "tested_versions": ("errors",),
     "ir": ("errors",),
     "protocols": ("ir",),  # what an engine implements
-    "options": ("errors", "ir", "passes", "verification.settings"),
+    "options": ("errors", "ir", "passes", "verification.settings", "declare"),
     "verification": (),  # knows answers, and neither frameworks nor calls
     "declare": ("ir",),  # what users say of their functions; adapters ask it
     "runtime.events": (),  # reporting needs nothing but the standard library

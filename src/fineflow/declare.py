@@ -124,7 +124,10 @@ def declared_external(kind: type) -> bool:
     return kind in _external or kind in _supposed.get()
 
 
-_trusting: list[Callable[[Any, str], bool]] = []
+Trust = Callable[[Any, str], bool]
+"""Says whether the annotations of a tool are believed, given the name of its server ("" for none)."""
+
+_trusting: list[Trust] = []
 
 
 def trust_tools(which: Any) -> None:
@@ -132,25 +135,30 @@ def trust_tools(which: Any) -> None:
 
     They may then start while the model is still writing (docs/langgraph.md). Tools without the hint stay undeclared.
     The protocol calls annotations untrusted unless they come from a trusted server. Holds for agents that are first
-    called afterwards.
+    called afterwards; for one agent, ``optimize(agent, trust_tools=which)`` says the same.
 
     which: the name of a server, as ``MultiServerMCPClient`` has it; a list of tools, as its ``get_tools()`` returns
     them; or a function that says of a tool whether it is trusted. Raises TypeError for anything else.
     """
+    _trusting.append(trust_in(which))
+
+
+def trust_in(which: Any) -> Trust:
+    """Returns what ``trust_tools(which)`` believes. Raises TypeError as that does."""
     if isinstance(which, str):
-        _trusting.append(lambda tool, server: server == which)
-    elif isinstance(which, list | tuple | set | frozenset) and all(hasattr(each, "name") for each in which):
+        return lambda tool, server: server == which
+    if isinstance(which, list | tuple | set | frozenset) and all(hasattr(each, "name") for each in which):
         known = list(which)
-        _trusting.append(lambda tool, server: any(tool is each for each in known))
-    elif callable(which):
-        _trusting.append(lambda tool, server: bool(which(tool)))
-    else:
-        raise TypeError(f"trust_tools() takes the name of a server, tools, or a function of a tool, not {_kind(which)}")
+        return lambda tool, server: any(tool is each for each in known)
+    if callable(which):
+        return lambda tool, server: bool(which(tool))
+    raise TypeError(f"trust_tools takes the name of a server, tools, or a function of a tool, not {_kind(which)}")
 
 
-def trusts_tool(tool: Any, server: str) -> bool:
-    """Returns True if the annotations of a tool are believed. server: the name of its server, "" for none."""
-    return any(each(tool, server) for each in _trusting)
+def trusts_tool(tool: Any, server: str, also: Any = None) -> bool:
+    """Returns True if the annotations of a tool are believed. also: as for ``trust_tools``, or None."""
+    more = [] if also is None else [trust_in(also)]
+    return any(each(tool, server) for each in (*_trusting, *more))
 
 
 _supposed: ContextVar[tuple[Any, ...]] = ContextVar("fineflow_supposed", default=())

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
+from fineflow.declare import trust_in
 from fineflow.ir.objectives import wrong_objective
 from fineflow.passes import PASSES, Pass, checked
 from fineflow.verification.settings import Verify, settings
@@ -28,6 +29,7 @@ class OptionsGiven(TypedDict, total=False):
     across_nodes: bool
     cache: str | None
     stream_answers: bool
+    trust_tools: Any
     waste: float | None
 
 
@@ -56,6 +58,9 @@ class Options:
         a model. See docs/cost.md.
     stream_answers: ask chat models of providers for a stream where stock's ``invoke`` asks for the whole answer: calls
         of tools, and items of lists, are used while the model writes the next. See docs/langchain.md.
+    trust_tools: tools of MCP servers whose ``readOnlyHint`` is believed in this graph, as for
+        :func:`fineflow.trust_tools`: the name of a server, a list of tools, or a function of a tool. None: only those
+        that are trusted everywhere.
     waste: largest share of the object's requests, from 0 to 1, that may be sent in vain: ahead of stock, which then
         never makes them, as a step before fails or a call is left early. 0: none, calls run as stock. None, or 1: no
         bound. See docs/cost.md.
@@ -65,7 +70,7 @@ class Options:
 
     Raises: TypeError for ``passes`` that are not functions; ValueError for a timeout or max_concurrency that is not a
     positive number, for an unknown ``trust``, ``objective`` or ``cache``, and for shares that are not from 0 to 1;
-    TypeError for a switch that is neither True nor False.
+    TypeError for a switch that is neither True nor False, and for ``trust_tools`` of another kind.
     """
 
     passes: Sequence[Pass] = PASSES
@@ -80,6 +85,7 @@ class Options:
     across_nodes: bool = False
     cache: str | None = None
     stream_answers: bool = False
+    trust_tools: Any = None
     waste: float | None = None
 
     def __post_init__(self) -> None:
@@ -88,6 +94,8 @@ class Options:
             self._check_switch(switch)
         if self.trust not in ("packages", "interfaces"):
             raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')
+        if self.trust_tools is not None:
+            trust_in(self.trust_tools)
         if self.cache not in (None, "warm", "ignore"):
             raise ValueError(f'cache is "warm" or "ignore", or None; got {self.cache!r}')
         share: Any = self.waste

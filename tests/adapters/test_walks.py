@@ -383,7 +383,7 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "drops some": (drops_some, ["a"], ""),
     "deletes": (deletes, ["a"], ""),
     "grows what it iterates": (grows_what_it_iterates, [*ITEMS, "aa", "bbbb"], ""),
-    "opens a file": (opens, ["a"], "opens a file for more than reading text"),
+    "opens a file": (opens, ["a"], "opens a file for more than reading it"),
     "counts": (counts, [1, 2, 3], ""),
     "unknown loop": (unknown_loop, ["list", "last"], ""),
     "ternary": (ternary, ["a", "b"], ""),
@@ -479,7 +479,7 @@ def test_a_later_walk_that_meets_another_change_is_stale() -> None:
     host = Host()
     host.walk = Walk(host, host.past)
     host.walk.run(changes_late, [list(ITEMS)], {})
-    assert host.walk.reason == "opens a file for more than reading text"
+    assert host.walk.reason == "opens a file for more than reading it"
     host = Host({"first": "stay"}, past=host.past)
     host.walk = Walk(host, host.past)
     host.walk.run(changes_late, [list(ITEMS)], {})

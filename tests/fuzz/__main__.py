@@ -1,6 +1,7 @@
 """Random programs, stock against fineflow: ``python tests/fuzz --programs 2000 --seed 5``, or the files of some.
 
-Prints for each program that differs its seed, what differs, a minimized program, and the command that repeats it.
+Functions that call components, or with ``--agents`` agents with tools. Prints for each program that differs its seed,
+what differs, a minimized program, and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -10,21 +11,39 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import fuzz_compare
 import fuzz_forks
-from fuzz_forks import Result, results
+import fuzz_statements
+from fuzz_forks import Compared, Result, results
 from fuzz_minimize import minimized
-from fuzz_statements import program
 
 TOGETHER = 20  # programs of one process
-APART = frozenset({"extra behind a failure", "dropped", "invalid"})  # counted, but no failures
+APART = frozenset({"extra behind a failure", "in vain", "dropped", "invalid"})  # counted, but no failures
+
+
+class Kind(NamedTuple):
+    """Of programs. program: the source of a seed. flag: of the command line."""
+
+    program: Callable[[int], str]
+    compared: Compared
+    flag: str = ""
+
+
+def _agents() -> Kind:
+    sys.path.append(str(Path(__file__).parents[2]))  # of benchmarks
+    import fuzz_agent_compare
+    import fuzz_agent_writer
+
+    return Kind(fuzz_agent_writer.program, fuzz_agent_compare.compared, "--agents ")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__)
+    parser.add_argument("--agents", action="store_true", help="agents with tools instead of functions")
     parser.add_argument("files", nargs="*", type=Path, help="programs to run instead of random ones")
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--seed", type=int, help="of the first program; the others follow (default: the time)")
@@ -35,20 +54,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="print the programs, and run nothing")
     parser.add_argument("--report", type=Path, help="a file that the failing programs are written to")
     options = parser.parse_args(arguments)
+    kind = _agents() if options.agents else Kind(fuzz_statements.program, fuzz_compare.compared)
     first = int(time.time()) if options.seed is None else options.seed
     if options.files:
         programs = [(str(path), path.read_text()) for path in options.files]
     else:
         programs = [(str(seed), "") for seed in (*range(first, first + options.programs), *options.also)]
     if options.show:
-        print("\n".join(source or program(int(name)) for name, source in programs))
+        print("\n".join(source or kind.program(int(name)) for name, source in programs))
         return 0
     print(f"seed {first}, {len(programs)} programs", flush=True)
     warnings.simplefilter("ignore")
     fuzz_compare.WASTE = options.waste
     fuzz_forks.prepare()
     began, counts, failing = time.monotonic(), Counter[str](), list[Result]()
-    for result in _all(programs, options.together):
+    for result in _all(programs, kind, options.together):
         counts.update({*result.kinds, *(["with calls ahead"] if result.ahead else [])})
         counts["programs"] += 1
         counts["calls ahead"] += result.ahead
@@ -56,8 +76,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             failing.append(result)
             print(f"{result.name}: {', '.join(sorted(result.kinds))}", flush=True)
     seconds = time.monotonic() - began
-    print(f"{counts['programs'] / seconds:.0f} programs a second; {dict(counts)}", flush=True)
-    for text in _reports(failing[: options.minimize], dict(programs)):
+    print(f"{counts['programs'] / seconds:.1f} programs a second; {dict(counts)}", flush=True)
+    for text in _reports(failing[: options.minimize], dict(programs), kind):
         print(text, flush=True)
         if options.report:
             with options.report.open("a") as file:
@@ -65,29 +85,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(failing))
 
 
-def _all(programs: Sequence[tuple[str, str]], together: int) -> Iterator[Result]:
+def _all(programs: Sequence[tuple[str, str]], kind: Kind, together: int) -> Iterator[Result]:
     for start in range(0, len(programs), together):
-        yield from results([(n, s or program(int(n))) for n, s in programs[start : start + together]])
+        some = [(name, source or kind.program(int(name))) for name, source in programs[start : start + together]]
+        yield from results(some, kind.compared)
 
 
-def _reports(failing: Sequence[Result], sources: dict[str, str]) -> Iterator[str]:
+def _reports(failing: Sequence[Result], sources: dict[str, str], kind: Kind) -> Iterator[str]:
     for result in failing:
-        source = sources.get(result.name) or program(int(result.name))
+        source = sources.get(result.name) or kind.program(int(result.name))
         wanted = result.kinds - APART
-        alone = next(results([(result.name, source)]))
+        alone = next(results([(result.name, source)], kind.compared))
         if not alone.kinds & wanted:
-            yield f"=== {result.name}: {', '.join(sorted(wanted))}, only after other programs of its process\n"
+            said = "".join(f"# {each.kind}, call {each.run}:\n{each.detail}\n" for each in result.found)
+            yield f"=== {result.name}: {', '.join(sorted(wanted))}, only after other programs of its process\n{said}"
             continue
         wanted &= alone.kinds
         if len(wanted) > 1:
             wanted -= {"cost"}  # which takes long to find again
-        small = minimized(source, lambda text, wanted=wanted: bool(next(results([("", text)])).kinds & wanted))
-        last = next(results([("small", small)]))
+        small = minimized(source, lambda text, wanted=wanted: bool(_kinds(text, kind) & wanted))
+        last = next(results([("small", small)], kind.compared))
         details = "\n".join(
             f"# {each.kind}, call {each.run}:\n# " + each.detail.replace("\n", "\n# ") for each in last.found
         )
-        command = f"# python tests/fuzz --seed {result.name} --programs 1"
+        command = f"# python tests/fuzz {kind.flag}--seed {result.name} --programs 1"
         yield f"=== {result.name}: {', '.join(sorted(last.kinds))}\n{command}\n{details}\n{small}"
+
+
+def _kinds(source: str, kind: Kind) -> set[str]:
+    return next(results([("", source)], kind.compared)).kinds
 
 
 if __name__ == "__main__":

@@ -10,13 +10,16 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fuzz_compare import Difference, compared
+from fuzz_compare import Difference
 
 TIMEOUT = 30.0  # seconds of one program
+
+Compared = Callable[[str, str], tuple[list[Difference], int]]
+"""Returns what differs in a program of this source and name, and how many calls ran ahead."""
 
 
 @dataclass
@@ -46,12 +49,12 @@ def prepare() -> None:
     gc.freeze()
 
 
-def results(programs: Sequence[tuple[str, str]]) -> Iterator[Result]:
+def results(programs: Sequence[tuple[str, str]], compared: Compared) -> Iterator[Result]:
     """Yields what differs in each program, by name and source. They run in one process, unless it dies."""
     left = list(programs)
     while left:
         done = 0
-        for result in _forked(left):
+        for result in _forked(left, compared):
             done += 1
             yield result
         if not done:
@@ -63,12 +66,12 @@ def results(programs: Sequence[tuple[str, str]]) -> Iterator[Result]:
         del left[:done]
 
 
-def _forked(programs: Sequence[tuple[str, str]]) -> Iterator[Result]:
+def _forked(programs: Sequence[tuple[str, str]], compared: Compared) -> Iterator[Result]:
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
         os.close(reading)
-        _serve(programs, writing)
+        _serve(programs, compared, writing)
     os.close(writing)
     buffer = b""
     try:
@@ -91,7 +94,7 @@ def _forked(programs: Sequence[tuple[str, str]]) -> Iterator[Result]:
         os.waitpid(child, 0)
 
 
-def _serve(programs: Sequence[tuple[str, str]], writing: int) -> None:
+def _serve(programs: Sequence[tuple[str, str]], compared: Compared, writing: int) -> None:
     silent = os.open(os.devnull, os.O_RDWR)
     for number in (0, 1) if os.environ.get("FUZZ_STDERR") else (0, 1, 2):
         os.dup2(silent, number)

@@ -26,6 +26,7 @@ from pydantic import ConfigDict
 import fineflow
 from fineflow import declare
 from fineflow.adapters.langgraph.turns import offered
+from fineflow.testing.langchain import FakeChat
 from fineflow.testing.recording import RecordingHandler, run_tree
 
 SERVER = str(Path(__file__).with_name("mcp_server.py"))
@@ -177,6 +178,25 @@ def test_annotations_count_for_what_is_trusted(which: Any, trusted: bool) -> Non
     asyncio.run(main())
 
 
+def test_tools_may_be_trusted_in_one_agent_only() -> None:
+    async def main() -> None:
+        async with town() as made:
+            stock = await called(create_agent(Writer(calls=FOUR), made.tools))
+            made.asked.clear()
+            model = Writer(calls=FOUR, wait=made.until)
+            graph = create_agent(model, made.tools)
+            agent = fineflow.optimize(graph, strict=True, trust_tools="town")
+            assert await called(agent) == stock
+            assert made.asked == [f"{name} {topic}" for name, topic in FOUR]
+            assert _early(agent) and not _early(graph)
+
+    asyncio.run(main())
+
+
+def _early(agent: Any) -> bool:
+    return any(note.done and "has written them" in note.reason for note in fineflow.explain(agent).all_notes)
+
+
 async def intercepted(request: Any, handler: Callable[[Any], Any]) -> Any:
     return await handler(request)
 
@@ -204,3 +224,5 @@ def test_code_of_the_users_around_a_call_leaves_it_to_stock(settings: Any, why: 
 def test_what_is_no_name_or_tool_is_refused() -> None:
     with pytest.raises(TypeError, match="takes the name of a server, tools, or a function of a tool, not 3"):
         fineflow.trust_tools(3)
+    with pytest.raises(TypeError, match="takes the name of a server, tools, or a function of a tool, not 3"):
+        fineflow.optimize(FakeChat(), trust_tools=3)

@@ -128,6 +128,19 @@ def file(state: State) -> Any:
         return ask(f"{text} {json.load(opened)['style']}")
 
 
+def path(state: State) -> Any:
+    text = PROMPT.read_text(encoding="utf-8")
+    there = Path(str(PROMPT.parent)) / f"{PROMPT.stem}.json"
+    more = json.loads(there.read_bytes().decode())["style"]
+    with there.open() as opened:
+        return ask(f"{there.name} {text} {more} {len(opened.readlines())}")
+
+
+def binary(state: State) -> Any:
+    with open(PROMPT, "rb") as opened:
+        return ask(opened.read().decode("utf-8"))
+
+
 make = ChatPromptTemplate.from_template
 
 
@@ -140,7 +153,7 @@ NODES: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         *(environment, defaults, configuration, settings, settings_around, passes_config_on, context, stored),
-        *(stored_around, variable, file, aliased),
+        *(stored_around, variable, file, path, binary, aliased),
     )
 }
 
@@ -253,6 +266,16 @@ def writes_a_file(state: State) -> Any:
     return ask("x")
 
 
+def writes_by_a_path(state: State) -> Any:
+    PROMPT.write_text("{}")
+    return ask(PROMPT.read_text())
+
+
+def removes_a_file(state: State) -> Any:
+    PROMPT.unlink(missing_ok=True)
+    return ask("x" if PROMPT.exists() else "y")
+
+
 def sets_a_variable(state: State) -> Any:
     TENANT.set("t2")
     return ask(TENANT.get())
@@ -268,7 +291,7 @@ def puts_into_the_store(state: State, *, store: BaseStore) -> Any:
     "node",
     [
         *(changes_the_environment, changes_the_config, changes_a_copy_of_the_config, writes_a_file),
-        *(sets_a_variable, puts_into_the_store),
+        *(sets_a_variable, puts_into_the_store, writes_by_a_path, removes_a_file),
     ],
     ids=lambda node: node.__name__,
 )

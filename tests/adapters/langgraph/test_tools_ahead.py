@@ -302,3 +302,63 @@ def test_explain_says_which_tools_start_early(settings: dict[str, Any]) -> None:
     assert ("calls of mail start when stock makes them: its effects are not declared" in said) is not bool(settings)
     assert ("the beginning of its next prompt is prefilled" in said) is not bool(settings)
     assert ("the graph has breakpoints" in said) is bool(settings)
+
+
+def test_a_failure_ends_no_call_beside_it_that_stock_would_have_ended() -> None:
+    """It is known early, but a tool that writes for half a second beside it is not cut short."""
+
+    def tools(agent: Agent) -> Any:
+        @tool
+        @fineflow.effects(reads="the archive")
+        async def look_up(topic: str) -> str:
+            """Looks a topic up in the archive."""
+            agent.note(f"{topic} begins")
+            await asyncio.sleep(1.0)
+            raise ValueError(topic)
+
+        @tool
+        @fineflow.effects(writes="letters")
+        async def write(topic: str) -> str:
+            """Writes a letter."""
+            await asyncio.sleep(0.5)
+            agent.note(f"{topic} is written")
+            return topic
+
+        return [look_up, write]
+
+    calls = [("look_up", {"topic": "rivers"}), ("write", {"topic": "a letter"}), ("write", {"topic": "another"})]
+    stock, mine, _, _ = both("ainvoke", calls, tools=tools)
+    assert mine.early == ["rivers begins"]
+    assert sorted(mine.called) == sorted(stock.called) == ["a letter is written", "another is written", "rivers begins"]
+
+
+def test_a_tool_that_asks_a_human_is_called_as_often_as_by_stock() -> None:
+    """Also where a helper asks."""
+
+    def confirmed(topic: str) -> str:
+        from langgraph.types import interrupt as ask
+
+        return str(ask(topic))
+
+    def tools(agent: Agent) -> Any:
+        @tool
+        @fineflow.effects(reads="the archive")
+        def asks(topic: str) -> str:
+            """Asks."""
+            agent.note(topic)
+            return str(interrupt(topic))
+
+        @tool
+        @fineflow.effects(reads="the archive")
+        def asks_inside(topic: str) -> str:
+            """Asks."""
+            agent.note(topic)
+            return confirmed(topic)
+
+        return [asks, asks_inside, look_up(agent)]
+
+    calls = [("asks", {"topic": "a"}), ("asks_inside", {"topic": "b"}), *FOUR[:2]]
+    more = {"config": {"configurable": {"thread_id": "1"}}}
+    stock, mine, _, _ = both("invoke", calls, tools=tools, saves=True, more=more)
+    assert mine.early == ["rivers", "bridges"]
+    assert sorted(mine.called) == sorted(stock.called)

@@ -8,7 +8,7 @@ import pytest
 from agent_cases import VALUE, Agent, look_up
 from langchain_core.tools import BaseTool, tool
 from langchain_core.tracers.langchain import LangChainTracer
-from langsmith import Client, get_current_run_tree, trace
+from langsmith import Client, get_current_run_tree, run_helpers, trace
 
 import fineflow
 from fineflow.testing import virtual_threads
@@ -84,10 +84,26 @@ def test_tools_start_early_while_langsmith_records() -> None:
     assert mine[2].tree == stock[2].tree
 
 
-@pytest.mark.parametrize("tools", [tracing, asking])
+def hiding(agent: Agent) -> list[BaseTool]:
+    @tool
+    @fineflow.effects(reads="the archive")
+    def look_up(topic: str, reason: str = "") -> str:
+        """Looks a topic up in the archive."""
+        agent.note(topic)
+        if run := getattr(run_helpers, "get_current" + "_run_tree")():
+            run.metadata["topic"] = topic
+        return f"A page about {topic}."
+
+    return [look_up]
+
+
+@pytest.mark.parametrize("tools", [tracing, asking, hiding])
 def test_what_a_tool_traces_belongs_to_its_run(tools: Any) -> None:
-    """The first call of such a tool finds that out, and is made again by stock."""
+    """It is left to stock; where its code does not show that, the first call finds out, and is made again."""
     stock, mine = (run(tools, optimized=each, calls=2) for each in (False, True))
-    assert len(mine[0].called) > len(stock[0].called)
+    if tools is hiding:
+        assert len(mine[0].called) > len(stock[0].called)
+    else:
+        assert sorted(mine[0].called) == sorted(stock[0].called) and not mine[0].early
     assert mine[1] == stock[1]
     assert mine[2].tree == stock[2].tree

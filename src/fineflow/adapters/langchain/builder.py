@@ -29,6 +29,7 @@ class ChainBuilder(Builder):
 
     options: Mapping[str, Any] = field(default_factory=dict)
     stream_answers: bool = False
+    trust_tools: Any = None
     configured: bool = False
     configurable: Mapping[str, Any] | None = field(default_factory=dict)
     invoked: bool = False

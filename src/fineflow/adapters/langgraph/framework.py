@@ -52,7 +52,7 @@ class LangGraph(LangChain):
         if not isinstance(obj, Pregel):
             return super().lower(obj, options, way)
         b = ChainBuilder(self.rows, options.assume_pure, options.trust == "interfaces")
-        b.stream_answers = options.stream_answers
+        b.stream_answers, b.trust_tools = options.stream_answers, options.trust_tools
         for each, names in _watched(obj):
             b.met.add(each, names)
         output = lowered_steps(obj, b, across=options.across_nodes)
@@ -63,7 +63,7 @@ class LangGraph(LangChain):
         if not isinstance(graph, Pregel):
             return super().decide(p_graph, e_graph, lowered)
         across = lowered.options.across_nodes and bool(facts_of(graph))
-        inside = across or gains(graph)
+        inside = across or gains(graph, lowered.options.trust_tools)
         if inside:
             install(across=across)
         return Plan(

@@ -17,14 +17,18 @@ from fineflow.ir import Note, Ref
 from fineflow.ir.meta import LATE_TOOLS
 
 
-def gains(graph: Any) -> bool:
-    """Returns True if calls in some function of a graph may run ahead, or a tool may start early."""
-    return any(step.found() is not None for step in steps_of(graph)) or any(turns.gains for turns in turns_of(graph))
+def gains(graph: Any, trust: Any = None) -> bool:
+    """Returns True if calls in some function of a graph may run ahead, or a tool may start early.
+
+    trust: the option ``trust_tools``.
+    """
+    inside = any(step.found() is not None for step in steps_of(graph))
+    return inside or any(turns.gains for turns in turns_of(graph, trust))
 
 
 def lowered_steps(graph: Any, b: ChainBuilder, *, across: bool) -> Ref:
     """Appends a primitive for each step of a graph; returns the last one. across: with the option ``across_nodes``."""
-    output, turns = Ref("input"), {id(each.step): each for each in turns_of(graph)}
+    output, turns = Ref("input"), {id(each.step): each for each in turns_of(graph, b.trust_tools)}
     early = {id(facts.step) for facts in facts_of(graph).values()} if across else set[int]()
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):

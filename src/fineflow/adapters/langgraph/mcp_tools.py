@@ -18,13 +18,16 @@ _CALL = "convert_mcp_tool_to_langchain_tool.<locals>.call_tool"
 _RUNTIME = frozenset({"runtime"})
 
 
-def hinted(tool: BaseTool) -> Declaration | None:
-    """Returns what the annotations of a trusted tool declare: that it reads of its server; None for anything else."""
+def hinted(tool: BaseTool, trust: Any = None) -> Declaration | None:
+    """Returns what the annotations of a trusted tool declare: that it reads of its server; None for anything else.
+
+    trust: the option ``trust_tools``.
+    """
     metadata = tool.metadata if type(tool.metadata) is dict else {}
     nested = metadata.get("annotations")
     hints = nested if type(nested) is dict else metadata
     server = server_of(tool)
-    if hints.get("readOnlyHint") is not True or not trusts_tool(tool, server):
+    if hints.get("readOnlyHint") is not True or not trusts_tool(tool, server, trust):
         return None
     return Declaration(reads=(f"MCP server {server}" if server else f"what {tool.name} reads",))
 

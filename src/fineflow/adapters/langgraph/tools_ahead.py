@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import ToolCall
 from langchain_core.runnables.config import var_child_runnable_config
@@ -126,12 +127,30 @@ class _Visits:
         self.last: Turn | None = None
 
 
+class _Failed(NamedTuple):
+    """What a function raised ahead, and after how many seconds.
+
+    Stock gets it as late as if it had called the function itself: a failure ends the calls of tools beside it, and some
+    of them may be about to write.
+    """
+
+    error: Exception
+    seconds: float
+
+    def left(self, since: float) -> float:
+        """Returns the seconds for which stock still has to wait. since: when it has called the function."""
+        return max(0.0, self.seconds - (now() - since))
+
+
 class _Left(Exception):
     """The function has to be called by stock, in its place."""
 
 
 async def _run(tool: Any, given: Any, context: Context, member: Member, *, sync: bool) -> list[Any]:
-    """Calls the function of a tool in the context of the node's visit; returns its result as a list of one."""
+    """Calls the function of a tool in the context of the node's visit.
+
+    Returns a list with its result, or with what it raised as ``_Failed``.
+    """
     member.began = now()
     done = await asyncio.get_running_loop().create_task(_called(tool, given, sync=sync), context=context)
     member.ended = now()
@@ -147,6 +166,7 @@ async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
     run = _Run(recorder)  # LangSmith refers to it weakly
     if (langsmith := sys.modules.get("langsmith.run_helpers")) is not None:
         langsmith._set_tracing_context({"parent": run})  # as langchain-core 1.8.3 does
+    began = now()
     try:
         if tool.coroutine is not None and not sync:
             value = await tool.coroutine(*positional, **named)
@@ -156,6 +176,8 @@ async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
         raise _Left("it starts a run, or asks for the task around it") from error
     except (SystemExit, KeyboardInterrupt) as error:
         raise _Left("it ends the process") from error
+    except Exception as error:
+        value = _Failed(error, now() - began)
     if recorder.tainted:
         raise _Left("it starts a run, or asks for the task around it")
     return [value]
@@ -280,7 +302,12 @@ def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any])
 def _claimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: frozenset[str]) -> Callable[..., Any]:
     @wraps(own)
     def claimed(*args: Any, **named: Any) -> Any:
-        return here.claim(leaf, _key(asked.get(), args, named, left_out), partial(own, *args, **named), _usable)[1]
+        began, key = now(), _key(asked.get(), args, named, left_out)
+        value = here.claim(leaf, key, partial(own, *args, **named), _usable)[1]
+        if type(value) is _Failed:
+            time.sleep(value.left(began))
+            raise value.error
+        return value
 
     return claimed
 
@@ -288,7 +315,11 @@ def _claimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: froze
 def _aclaimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: frozenset[str]) -> Callable[..., Any]:
     @wraps(own)
     async def claimed(*args: Any, **named: Any) -> Any:
-        key = _key(asked.get(), args, named, left_out)
-        return (await here.aclaim(leaf, key, partial(own, *args, **named), _usable))[1]
+        began, key = now(), _key(asked.get(), args, named, left_out)
+        value = (await here.aclaim(leaf, key, partial(own, *args, **named), _usable))[1]
+        if type(value) is _Failed:
+            await asyncio.sleep(value.left(began))
+            raise value.error
+        return value
 
     return claimed

@@ -24,7 +24,7 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import declared_to_stock
 from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.user_functions import calls_components
-from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
+from fineflow.adapters.langgraph.asking import filled, needs_its_run, only_asks, picks_one
 from fineflow.adapters.langgraph.mcp_tools import hinted, left_to_stock, unread
 from fineflow.adapters.langgraph.middleware import after_model, around_calls, writes_state
 from fineflow.adapters.langgraph.searches_ahead import may_search
@@ -133,10 +133,11 @@ class Turns:
         return bool(self.graph.interrupt_before_nodes) or bool(self.graph.interrupt_after_nodes)
 
 
-def turns_of(graph: Pregel[Any, Any, Any, Any]) -> Iterator[Turns]:
+def turns_of(graph: Pregel[Any, Any, Any, Any], trust: Any = None) -> Iterator[Turns]:
     """Yields the nodes of a graph that a ``ToolNode`` follows, if its nodes run one at a time.
 
-    Those of subgraphs are left out: other nodes of the outer graph may run beside them, and stop them.
+    trust: the option ``trust_tools``. Those of subgraphs are left out: other nodes of the outer graph may run beside
+    them, and stop them.
     """
     builder = getattr(graph, "builder", None)
     if type(builder) is not StateGraph or _fans_out(builder):
@@ -150,7 +151,7 @@ def turns_of(graph: Pregel[Any, Any, Any, Any]) -> Iterator[Turns]:
             if type(step) is RunnableCallable and made is not None:
                 trusted, on_engine, at_once = _looked_at(step, (made._wrap_tool_call, made._awrap_tool_call))
                 trusted = trusted and reduced and all(_routed_by_packages(builder, each) for each in (name, *between))
-                tools = {each: offered(tool) for each, tool in made.tools_by_name.items()}
+                tools = {each: offered(tool, trust) for each, tool in made.tools_by_name.items()}
                 yield Turns(name, step, graph, made, tools, trusted, on_engine, at_once, hooks, why)
 
 
@@ -212,15 +213,15 @@ def _tool_node(parts: Sequence[Any]) -> ToolNode | None:
     return nodes[0] if len(nodes) == 1 and type(nodes[0]) is ToolNode else None
 
 
-def offered(tool: BaseTool) -> Offered:
-    """Returns what is known of a tool: whether its calls may start early."""
+def offered(tool: BaseTool, trust: Any = None) -> Offered:
+    """Returns what is known of a tool: whether its calls may start early. trust: the option ``trust_tools``."""
     if type(tool) not in (StructuredTool, Tool):
         return Offered(tool, f"is a {type(tool).__name__}", guards=True)
     made = cast(StructuredTool, tool)  # both classes hold functions
     both = (made.func, made.coroutine)
     functions = [func for func in both if func is not None]
     said = [found for func in functions if (found := declaration(func)) is not None]
-    hint = None if said else hinted(made)
+    hint = None if said else hinted(made, trust)
     said = said if hint is None else [hint] * len(functions)
     if not functions or len(said) < len(functions):
         pure = bool(functions) and all(judged(func).pure or writes_state(func) for func in functions)
@@ -231,6 +232,8 @@ def offered(tool: BaseTool) -> Offered:
     structured = type(tool) is StructuredTool
     why = f"is a {type(tool).__name__}" if not structured else left_to_stock(made)
     why = why or declared_to_stock(made, said, unread(made))
+    if not why and (name := needs_its_run(functions)):
+        why = f"it refers to {name}, which belongs to the run that stock opens"
     searches = not why and any(map(calls_components, functions))
     return Offered(tool, why, both, reads, writes, searches=searches)
 

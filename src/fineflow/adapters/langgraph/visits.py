@@ -76,7 +76,8 @@ class GraphShadows(Shadows):
 
     def build(self, obj: Any) -> GraphShadows:
         self.shadow = obj
-        self.turns: dict[int, Turns] = {id(each.step): each for each in turns_of(obj) if each.gains}
+        turns = turns_of(obj, self.options.trust_tools)
+        self.turns: dict[int, Turns] = {id(each.step): each for each in turns if each.gains}
         self._look_through_tools(obj)
         early = [tool for each in self.turns.values() for tool in each.tools.values() if not tool.why]
         self.tools = {id(each.tool) for each in early if not each.searches}

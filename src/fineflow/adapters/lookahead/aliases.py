@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 from fineflow.adapters.analysis import tables
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.reachable import attributes_of, reachable
-from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, UNKNOWN, Stop, Unknown
+from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, PATHS, UNKNOWN, Stop, Unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
 _Reached = tuple[dict[int, Any] | None, list[type]]
-_SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None), Unknown})
+_SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None), Unknown}) | PATHS
 _OF_LISTS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "[]"})
 _HARMLESS = frozenset({"__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__repr__"})
 # Methods of data that walks pass by on unknown values.

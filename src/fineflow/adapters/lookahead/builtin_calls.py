@@ -12,6 +12,7 @@ import sys
 from abc import ABCMeta
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.lookahead.calls import SPECIAL, Named, builtin, call
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
-from fineflow.adapters.lookahead.surroundings import TextFile, of_file, opened
-from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Awaited, Coroutine, Lazy, Progress, Stop, unknown
+from fineflow.adapters.lookahead.surroundings import TextFile, made_path, of_file, opened
+from fineflow.adapters.lookahead.values import NULL, PATHS, UNKNOWN, Awaited, Coroutine, Lazy, Progress, Stop, unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -119,7 +120,8 @@ def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
 def _text(walk: Walk, args: list[Any], named: Named) -> Any:
     """Walks through the ``__str__`` of a class, unless the object is plain data."""
     own: Any = getattr(type(args[0]), "__str__", None) if len(args) == 1 and not named else None
-    if isinstance(own, FunctionType) and not unknown(args[0]) and not is_plain(args[0]):
+    data = len(args) == 1 and (type(args[0]) in PATHS or is_plain(args[0]))
+    if isinstance(own, FunctionType) and not unknown(args[0]) and not data:
         return call(walk, own, args, {})
     return builtin(walk, str, args, dict(named))
 
@@ -272,6 +274,7 @@ def _loaded(walk: Walk, args: list[Any], named: Named) -> Any:
 SPECIAL.update(
     {
         id(builtins.open): opened,
+        id(Path): made_path,
         id(json.load): _loaded,
         id(builtins.list): _sequence(list),
         id(builtins.tuple): _sequence(tuple),

@@ -21,11 +21,20 @@ from fineflow.adapters.lookahead.aliases import text_of
 from fineflow.adapters.lookahead.iteration import drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, attribute, make
 from fineflow.adapters.lookahead.past import Stale
-from fineflow.adapters.lookahead.surroundings import TextFile, as_data, is_config_reader, of_file, own_config, variable
+from fineflow.adapters.lookahead.surroundings import (
+    TextFile,
+    as_data,
+    is_config_reader,
+    of_file,
+    of_path,
+    own_config,
+    variable,
+)
 from fineflow.adapters.lookahead.values import (
     HELD,
     INERT,
     NULL,
+    PATHS,
     SWALLOWS,
     UNKNOWN,
     Awaited,
@@ -237,6 +246,8 @@ def _method(walk: Walk, method: Method, args: list[Any], named: dict[str, Any]) 
         return variable(walk, owner, args)
     if isinstance(owner, TextFile):
         return of_file(walk, owner, name, [*args, *named])
+    if type(owner) in PATHS:
+        return of_path(walk, owner, name, args, named)
     if name not in tables.MUTATORS:
         owner = as_data(owner)
     if name in ("items", "keys", "values") and type(owner) is dict:

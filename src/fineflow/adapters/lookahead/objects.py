@@ -16,6 +16,7 @@ from fineflow.adapters.lookahead.surroundings import READABLE, TextFile
 from fineflow.adapters.lookahead.values import (
     INERT,
     NULL,
+    PATHS,
     UNKNOWN,
     Coroutine,
     Lazy,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _DATA = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozenset, type(None)})
 _OF_PYTHON = READABLE | {ContextVar}
+_OF_PATHS = frozenset({"name", "parent", "parts", "stem", "suffix"})  # without a look at files
 _FIELDS = {"model_fields": "__pydantic_fields__"}  # of classes: descriptors, and what they return
 # Methods of messages, models and run managers that only read.
 OF_RESULTS = frozenset({"dict", "get_child", "json", "model_dump", "model_dump_json", "to_messages", "to_string"})
@@ -59,7 +61,9 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return _of_component(walk, obj, name)
     if isinstance(obj, TextFile):
         return Method(obj, name)
-    if type(obj) in _DATA or type(obj) in _OF_PYTHON or isinstance(obj, harmless.PATTERNS):
+    if type(obj) in PATHS and name in _OF_PATHS:
+        return getattr(obj, name)
+    if type(obj) in _DATA or type(obj) in _OF_PYTHON or type(obj) in PATHS or isinstance(obj, harmless.PATTERNS):
         if not hasattr(type(obj), name):
             raise Stop("may raise an exception")
         return Method(obj, name)

@@ -8,12 +8,12 @@ from collections.abc import Collection, Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from fineflow.adapters.lookahead.values import Coroutine, Lazy
+from fineflow.adapters.lookahead.values import PATHS, Coroutine, Lazy
 
 _MOST = 20_000  # objects that are looked at
 _SKIPPED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, logging.Logger, Lazy, Coroutine)
 _HOLDING = (list, tuple, dict, set, frozenset, CellType)
-_SCALARS = frozenset({str, bytes, int, float, bool, complex, type(None)})
+_SCALARS = frozenset({str, bytes, int, float, bool, complex, type(None)}) | PATHS
 
 
 def held_by(obj: Any) -> frozenset[int] | None:

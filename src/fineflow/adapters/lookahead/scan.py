@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -92,7 +93,7 @@ class _Scan:
     def _read(
         self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
     ) -> None:
-        loops, value = _loops(code), None
+        loops, value, module = _loops(code), None, None
         instructions = graph(code).instructions
         for number, ins in enumerate(instructions):
             again, name = repeated or any(number in loop for loop in loops), str(ins.value)
@@ -103,6 +104,10 @@ class _Scan:
                 cls, obj = (_loaded(each, names, cells, own) for each in instructions[number - 2 : number])
                 func = inherited(cls, obj, name)
                 value = MethodType(func, obj) if isinstance(func, FunctionType) else None
+            elif ins.name == "IMPORT_NAME":
+                value, module = None, sys.modules.get(name)
+            elif ins.name == "IMPORT_FROM":
+                value = None if module is None else _attribute(module, name)
             else:
                 value = _loaded(ins, names, cells, own)
             if value is not None:

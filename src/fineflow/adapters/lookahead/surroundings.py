@@ -11,11 +11,12 @@ import stat
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from types import FunctionType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import INERT, PATHS, UNKNOWN, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -26,7 +27,10 @@ READABLE = frozenset({type(os.environ), MappingProxyType})
 _VERSION: Any = type(sys.version_info)
 _CONFIG = "child_runnable_config"  # LangChain's context variable
 _BYTES = 1 << 20  # of a file that a walk reads
-_READING = frozenset({"r", "rt"})
+_READING = frozenset({"r", "rt", "rb"})
+_READS = {"read_text": "r", "read_bytes": "rb"}  # methods of paths, and the mode in which they open
+_LOOKS = frozenset({"exists", "is_file", "is_dir"})
+_OF_PATHS = frozenset({"joinpath", "with_suffix", "with_name", "with_stem", "as_posix", "is_absolute"})
 
 
 class Injected(NamedTuple):
@@ -39,7 +43,7 @@ class Injected(NamedTuple):
 class TextFile(NamedTuple):
     """A file that the function has opened for reading. lines: what it holds; None if that is not known."""
 
-    lines: tuple[str, ...] | None
+    lines: tuple[str, ...] | tuple[bytes, ...] | None
 
 
 def as_data(value: Any) -> Any:
@@ -78,21 +82,21 @@ def own_config(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:
 
 
 def opened(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> TextFile:
-    """Returns the file of ``open(...)``. Raises Stop unless it is opened for reading text, and is a plain file."""
+    """Returns the file of ``open(...)``. Raises Stop unless it is opened for reading, and is a plain file."""
     given = dict(zip(("file", "mode"), args, strict=False)) | dict(named)
-    mode, path = given.get("mode", "r"), given.get("file")
+    mode, path = given.get("mode", "r"), cast(Any, given.get("file"))
     if len(args) > 2 or mode not in _READING or not given.keys() <= {"file", "mode", "encoding", "errors", "newline"}:
-        raise Stop("opens a file for more than reading text")
+        raise Stop("opens a file for more than reading it")
     if not walk.known(path):
         raise Stop("opens a file whose name is not known yet")
-    if type(path) is not str or not all(map(walk.plain, given.values())):
+    if type(path) not in (str, *PATHS) or not all(map(walk.plain, given.values())):
         raise Stop("opens a file by something else than its name")
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise Stop("opens something else than a file")
     if not 0 < found.st_size <= _BYTES:  # empty ones may be the kernel's, which wait for something
         return TextFile(None)
-    more = {name: value for name, value in given.items() if name not in ("file", "mode")}
+    more = {name: value for name, value in given.items() if name != "file"}
     with open(path, **more) as file:
         lines = tuple(file)
     walk.spend(len(lines))
@@ -107,7 +111,41 @@ def of_file(walk: Walk, file: TextFile, name: str, args: list[Any]) -> Any:
         raise Stop(f"calls .{name}() of a file")
     if file.lines is None:
         return UNKNOWN
-    return "".join(file.lines) if name == "read" else walk.own(list(file.lines))
+    if name == "readlines":
+        return walk.own(list(file.lines))
+    return (file.lines[0][:0] if file.lines else "").join(file.lines)  # type: ignore[arg-type]
+
+
+def made_path(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:
+    """Returns ``Path(...)``, which is a value like a text. Raises Stop for what is no name of a file."""
+    if not all(map(walk.known, args)):
+        walk.touch(*args)
+        return UNKNOWN
+    if named or not all(type(each) in (str, *PATHS) for each in args):
+        raise Stop("makes a path of something else than names")
+    return Path(*args)
+
+
+def of_path(walk: Walk, path: Path, name: str, args: list[Any], named: Mapping[str, Any]) -> Any:
+    """Calls a method of a path: one that reads the file, or one that makes another path or a text of it."""
+    if name == "open":
+        return opened(walk, [path, *args], named)
+    if name in _READS:
+        given = dict(zip(("encoding", "errors"), args, strict=False)) | dict(named)
+        if name == "read_bytes" and given:
+            raise Stop(f"calls .{name}() of a path with arguments")
+        file = opened(walk, [path, _READS[name]], given)
+        return of_file(walk, file, "read", [])
+    if name in _LOOKS and not args and not named:
+        return UNKNOWN
+    if name not in _OF_PATHS:
+        raise Stop(f"calls .{name}() of a path")
+    if not all(map(walk.known, args)):
+        walk.touch(*args)
+        return UNKNOWN
+    if named or not all(type(each) in (str, *PATHS) for each in args):
+        raise Stop(f"calls .{name}() of a path")
+    return getattr(path, name)(*args)
 
 
 def config_as_data(walk: Walk, config: Any) -> Any:

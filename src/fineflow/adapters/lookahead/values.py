@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
@@ -43,7 +44,10 @@ NULL: Any = _Marker("NULL")
 """An unbound local, or the marker that calls push."""
 
 
-MET: set[type] = {str, int, float, bool, type(None), list, tuple, dict, Unknown}
+PATHS: frozenset[type] = frozenset({type(Path())})
+"""Classes of file names: values like texts, whose operators look at no files."""
+
+MET: set[type] = {str, int, float, bool, type(None), list, tuple, dict, Unknown, *PATHS}
 """Classes of Python's own that walks have met: they run no code of the user's."""
 
 

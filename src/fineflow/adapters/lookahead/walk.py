@@ -28,6 +28,7 @@ from fineflow.adapters.lookahead.values import (
     INERT,
     MET,
     NULL,
+    PATHS,
     UNKNOWN,
     Awaited,
     Cell,
@@ -46,7 +47,7 @@ _STEPS = 20_000  # instructions of one walk
 _SECONDS = 0.05  # of processor time of one walk
 _CONTAINERS = frozenset({list, tuple, dict, set})
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of code objects
-_SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)})
+_SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)}) | PATHS
 _NEVER_KNOWN = Lazy | Progress | Coroutine
 _FUNCTIONS = (Local, Method, Lazy, Coroutine, Awaited, FunctionType, MethodType, BuiltinFunctionType, partial)
 
