@@ -150,7 +150,6 @@ def _plot(curves: Mapping[str, Points], unit: str, marks: Sequence[tuple[float, 
         parts.append(f'<text x="{x - 4:.1f}" y="14" text-anchor="end">{escape(name)}</text>')
     for number, (name, each) in enumerate(curves.items()):
         path = " ".join(f"{'ML'[at > 0]}{x:.1f} {y:.1f}" for at, (x, y) in enumerate(place(*point) for point in each))
-        x, y = place(*each[-1])
         parts.append(f'<path style="stroke:var(--c{number})" d="{path}"/>')
-        parts.append(f'<text x="{x - 4:.1f}" y="{y - 5:.1f}" text-anchor="end">{escape(name)}</text>')
+        parts.append(f'<text style="fill:var(--c{number})" x="{_LEFT + 8 + 44 * number}" y="18">{escape(name)}</text>')
     return f'<svg class="plot" viewBox="0 0 {_WIDE} {_HIGH}" role="img">{"".join(parts)}</svg>'

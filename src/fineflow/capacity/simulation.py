@@ -33,8 +33,7 @@ class Outcome:
 
     latencies, first: seconds of each call, to its end and to its first token (none without one), in the order of their
     ends (``ends``: seconds at which these were). busy: share of the time in which instances of each engine worked.
-    waits: mean seconds of a step in the queue of its engine. steps: on each engine. seconds: to the end of the last
-    call. stopped: it was given up, as too many calls were late.
+    waits: mean seconds of a step in the queue of its engine. stopped: it was given up, as too many calls were late.
     """
 
     latencies: list[float] = field(default_factory=list)
@@ -42,8 +41,6 @@ class Outcome:
     ends: list[float] = field(default_factory=list)
     busy: dict[str, float] = field(default_factory=dict)
     waits: dict[str, float] = field(default_factory=dict)
-    steps: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
     stopped: bool = False
 
 
@@ -151,11 +148,9 @@ class Simulation:
             if not call.left:
                 self.at(now + call.template.rest, self._over, call)
             at, shape = next(coming, (math.inf, None))
-        self.found.seconds = now
         for name, engine in self._engines.items():
             self.found.busy[name] = engine.busy / (engine.count * now) if now else 0.0
             self.found.waits[name] = engine.waited / engine.served if engine.served else 0.0
-            self.found.steps[name] = engine.served
         return self.found
 
     def at(self, seconds: float, do: Callable[..., None], about: Any) -> None:
