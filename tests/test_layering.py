@@ -148,9 +148,15 @@ OURS: dict[str, tuple[str, ...]] = {
     "demo.index_app": (),  # stock LlamaIndex
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
     "checking": ("", "ir", "demo", "testing", *LEAVES),
+    # Simulates what recorded calls of an app would do on many instances.
+    "capacity": (
+        *("", "ir", "backends.emulated", "checking", "demo", "observe", "profiling", "recording", "runtime"),
+        *LEAVES,
+    ),
     "installation": ("", "errors", "tested_versions"),  # reads what is installed, and imports none of it unless asked
     "cli": (
         *("", "ir", "api", "checking", "cost_model", "demo", "installation", "observe", "profiling", "recording"),
+        "capacity",
         *("adaptation.api", "watching", *LEAVES),
     ),
     "__main__": ("cli",),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 import fineflow
-from fineflow.cli import bench, check, completion, demo, distill, doctor, explain, profile, report, run, timeline
+from fineflow.cli import bench, check, completion, demo, distill, doctor, explain, plan, profile, report, run, timeline
 from fineflow.cli.common import BAD_INPUT, FAILED, INTERRUPTED
 from fineflow.errors import UsageError
 
@@ -21,6 +21,7 @@ COMMANDS = {
     "bench": bench,
     "timeline": timeline,
     "profile": profile,
+    "plan": plan,
     "distill": distill,
     "doctor": doctor,
     "completion": completion,
