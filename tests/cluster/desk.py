@@ -88,11 +88,12 @@ class LLM(EmulatedLLM):
     """Tells the prompt before it writes, and each word; and when a request has ended."""
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
+        await tell(f"{self.name} salts", salt)
         await tell(self.name, self._text(tokens))
         try:
-            async for delta in super().generate(tokens, sampling, priority=priority):
+            async for delta in super().generate(tokens, sampling, priority=priority, salt=salt):
                 yield delta
                 await tell(f"{self.name} words", delta.text)
         finally:

@@ -33,6 +33,8 @@ class Machine:
     def engine(self, kind: str, name: str, instances: int = 1, **settings: Any) -> Any:
         return self.runtime.engine(name, factory(kind, name=name, **settings), instances=instances)
 
+    factory = staticmethod(factory)
+
     def close(self, gate: str) -> None:
         ray.get(self.desk.close.remote(gate))
 

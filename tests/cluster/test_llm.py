@@ -88,6 +88,14 @@ def test_an_optimized_chain_answers_as_stock_does(machine: Any) -> None:
     assert pieces == [piece.content for piece in alone.stream({"place": "Rome"})]
 
 
+def test_prefixes_of_tenants_stay_apart(machine: Any) -> None:
+    chat = ChatEngine(engine=engine(machine))
+    with fineflow.identity(tenant="large"):
+        chat.invoke("Where?")
+    chat.invoke("Where?")
+    assert machine.told("llm salts") == ["large", ""]
+
+
 async def test_refused_requests_raise_the_engine_s_own_error(machine: Any) -> None:
     llm = engine(machine)
     with pytest.raises(RequestError, match="cannot follow regex"):

@@ -24,7 +24,7 @@ async def result(ref: Any, name: str) -> Any:
     try:
         await asyncio.wait([work])
     except asyncio.CancelledError:
-        ray.cancel(ref)
+        ray.cancel(ref, recursive=False)  # what it waits for may be a batch with requests of others
         await asyncio.wait([work], timeout=END_SECONDS)
         if work.done():
             work.exception()  # retrieved
@@ -53,7 +53,7 @@ async def pieces(start: Callable[[], Any], name: str) -> AsyncGenerator[Any, Non
             raise failure(error, name)
     finally:
         if error is None:
-            ray.cancel(stream)
+            ray.cancel(stream, recursive=False)
             with suppress(Exception):
                 async with asyncio.timeout(END_SECONDS):
                     while True:

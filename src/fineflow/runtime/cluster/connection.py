@@ -65,7 +65,8 @@ class Cluster:
             there, description = ray.get(host.describe.remote())
         except Exception as error:
             found = calls.failure(error, name)
-            ray.kill(host)  # the next one may have a better factory
+            if isinstance(error, ray.exceptions.RayTaskError):
+                ray.kill(host)  # it has no engine, and the next one may have a better factory
             raise BackendError(f"engine {name!r} could not be started: {type(found).__name__}: {found}") from found
         if there != settings:
             raise ValueError(f"the cluster has an engine {name!r} with other settings: {there}; asked for: {settings}")

@@ -25,7 +25,7 @@ from fineflow.runtime.queues.batch_queue import batch_queue_of
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.instances import instances
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
-from fineflow.runtime.queues.placement import in_service
+from fineflow.runtime.queues.placement import Instance, in_service
 from fineflow.runtime.queues.policy import Policy
 from fineflow.runtime.queues.prompts import Segment
 from fineflow.runtime.queues.registry import set_policy
@@ -69,6 +69,7 @@ class EngineHost:
         self._engine: Any = None
         self._queue: Any = None  # kept here: the registry holds queues weakly
         self._clients: dict[str, _Client] = {}
+        self._readying: list[asyncio.Future[Any]] = []  # of the instances that are actors
         self._next = 0  # instance that encodes next
         self._measured = Measurements()  # of an engine in this process
         events.listen(keep)
@@ -94,18 +95,30 @@ class EngineHost:
         grouped = several or self._settings.group
         self._engine = instances(engines, name=self._name, **self._settings.group) if grouped else engines[0]
         self._queue = (batch_queue_of if isinstance(self._engine, BatchEngine) else llm_queue_of)(self._engine)
+        for instance, ready in zip(self._queue.instances, self._readying, strict=several):
+            if not ready.done():
+                instance.lose(BackendError(f"{instance.name} is being started"))
+                ready.add_done_callback(partial(self._serves, instance))
 
     async def _actors(self) -> list[ActorEngine]:
+        """Returns the instances once one of them is ready; there may be no room for others yet."""
         actor = ray.remote(EngineWorker).options(max_concurrency=MANY, max_restarts=-1, **self._settings.options)
         workers = [actor.remote(self._factory, self._name) for _ in range(self._settings.instances)]
+        self._readying = [asyncio.ensure_future(calls.result(each.describe.remote(), self._name)) for each in workers]
+        done, _ = await asyncio.wait(self._readying, return_when=asyncio.FIRST_COMPLETED)
         try:
-            found = await asyncio.gather(*(calls.result(each.describe.remote(), self._name) for each in workers))
-        except BaseException:
+            found = done.pop().result()
+        except Exception:
             for each in workers:
                 ray.kill(each)
             raise
-        kind = ActorBatches if "ops" in found[0] else ActorLLM
-        return [kind(self._name, *each) for each in zip(workers, found, strict=True)]
+        kind = ActorBatches if "ops" in found else ActorLLM
+        return [kind(self._name, each, found) for each in workers]
+
+    def _serves(self, instance: Instance, ready: asyncio.Future[Any]) -> None:
+        if not ready.cancelled() and ready.exception() is None:
+            instance.lost = None
+            self._queue.recheck()
 
     # Processes that use the engine
 
@@ -118,15 +131,16 @@ class EngineHost:
 
         That call is owned by the process: Ray raises for it when its owner has died.
         """
-        try:
-            await attending[0]
-        except Exception:
-            pass
-        found = self._clients.pop(client, None)
-        if found is not None:
-            found.gone.set()
-            for task in found.tasks:
-                task.cancel()
+        found = self._clients.setdefault(client, _Client())
+        waits = asyncio.ensure_future(found.gone.wait()), asyncio.wrap_future(attending[0].future())
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for each in waits:
+            each.cancel()
+        found.gone.set()
+        for task in found.tasks:
+            task.cancel()
+        if self._clients.get(client) is found:
+            del self._clients[client]
 
     async def leave(self, client: str) -> None:
         """Ends the requests of a process that leaves."""
@@ -211,8 +225,10 @@ class EngineHost:
 
     async def restore(self) -> None:
         """Puts all instances back into service."""
-        for instance in (await self._started()).instances:
+        queue = await self._started()
+        for instance in queue.instances:
             instance.lost = None
+        queue.recheck()
 
     async def processes(self) -> list[int]:
         """Returns the id of the process that holds each instance."""
@@ -231,6 +247,9 @@ class EngineHost:
             client.gone.set()
         if self._engine is not None:
             await self._engine.aclose()
+        async with asyncio.timeout(calls.END_SECONDS):
+            while self._clients:
+                await asyncio.sleep(0.01)
 
 
 def host_actor(name: str, factory: Factory, settings: Settings) -> Any:

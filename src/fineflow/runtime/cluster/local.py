@@ -102,17 +102,36 @@ def _free(path: Path) -> bool:
         return True
 
 
+def _start_ray() -> None:
+    """Starts Ray. It gives its processes 30 s, which is too short on a busy machine: it gets three times that."""
+    import ray
+
+    for last in (False, False, True):
+        try:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=_STORE_BYTES,
+                log_to_driver=False,
+            )
+            return
+        except Exception:
+            ray.shutdown()
+            if last:
+                raise
+
+
 def keep(place: Path, grace: float = GRACE_SECONDS) -> None:
     """Runs Ray until nobody has used it for ``grace`` seconds. Prints its address once it runs."""
     import ray
 
     with (place / "keeper").open("a+", encoding="utf-8") as alive:
         fcntl.flock(alive, fcntl.LOCK_EX)
-        ray.init(address="local", include_dashboard=False, object_store_memory=_STORE_BYTES, log_to_driver=False)
+        _start_ray()
         address = ray.get_runtime_context().gcs_address
         (place / "address").write_text(address, encoding="utf-8")
         print(address, flush=True)
-        os.close(1)  # whoever started this reads no more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # whoever started this reads no more
         while True:
             with _locked(place / "users"):  # when the last one has left
                 pass

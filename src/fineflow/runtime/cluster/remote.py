@@ -43,9 +43,10 @@ class Link:
         self._attend()
 
     def _attend(self) -> None:
-        """Lets the host know when this process has died."""
-        self._attending = self._host.attend.remote(self.client)
-        self._host.watch.remote(self.client, [self._attending])
+        """Lets the host know when this process has died; again if Ray has restarted the host."""
+        attend, watch = (each.options(max_task_retries=-1) for each in (self._host.attend, self._host.watch))
+        self._attending = attend.remote(self.client)
+        watch.remote(self.client, [self._attending])
 
     def _check(self) -> None:
         forked = "" if self._process == os.getpid() else "this process was forked from the one that connected"
@@ -88,7 +89,6 @@ class Link:
                     raise
             again = True
             await self.call("describe")  # when Ray has restarted it
-            self._attend()
 
     @contextmanager
     def scope(self) -> Iterator[Scope]:
@@ -191,12 +191,14 @@ class RemoteLLM(RemoteEngine):
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._link.call_sync("ask", "encode", text))
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         """See ``LLMEngine``."""
         await run_async(lambda: llm_queue_of(self).prefill(tokens))
 
-    def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncGenerator[Delta, None]:
-        """See ``LLMQueue.generate``, which also sets the priority."""
+    def generate(
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
+    ) -> AsyncGenerator[Delta, None]:
+        """See ``LLMQueue.generate``, which also sets the priority and the salt."""
         return llm_queue_of(self).generate(tokens, sampling)
 
 

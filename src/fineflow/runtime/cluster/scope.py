@@ -35,6 +35,7 @@ class Scope:
     weight: float
     priority: int
     objective: str
+    salt: str
     subject: str
     ahead: int | None = None
 
@@ -52,6 +53,7 @@ class Scope:
             request_context.weight.get(),
             request_context.priority.get(),
             request_context.objective.get(),
+            request_context.salt.get(),
             events.subject(""),
             ahead,
         )
@@ -66,6 +68,7 @@ class Scope:
         request_context.weight.set(self.weight)
         request_context.priority.set(self.priority)
         request_context.objective.set(self.objective)
+        request_context.salt.set(self.salt)
         record = Record()
         events.about(self.subject, record)
         listener.set(None if self.ahead is None else HeldBack(None))

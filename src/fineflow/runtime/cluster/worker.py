@@ -14,7 +14,7 @@ import ray
 
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.protocols import BatchEngine, Delta, LLMEngine, Message, Sampling
+from fineflow.protocols import BatchEngine, Delta, LLMEngine, Message, Sampling, salted
 from fineflow.runtime import events
 from fineflow.runtime.cluster import calls
 from fineflow.runtime.cluster.scope import Measurements, Observed, observe, renamed
@@ -25,7 +25,7 @@ Factory = str | Callable[[], Any]
 """Makes an engine, in the process that will hold it: "module:function", or a function that cloudpickle can send."""
 
 _BATCHES = ("ops", "max_batch", "repeats")
-_LLM = ("block_size", "can_prefill", "constraints", "tool_format", "shares_at_once", "recovers")
+_LLM = ("salts", "block_size", "can_prefill", "constraints", "tool_format", "shares_at_once", "recovers")
 _LIMITS = ("capacity", "latency_capacity", "context")
 
 
@@ -76,16 +76,18 @@ class EngineWorker:
         found: Sequence[Any] = await (await self._made()).execute(op, items)
         return found
 
-    async def prefill(self, tokens: Sequence[int], priority: int) -> list[Observed]:
+    async def prefill(self, tokens: Sequence[int], priority: int, salt: str) -> list[Observed]:
         """See ``LLMEngine``; returns what was measured."""
-        await (await self._made()).prefill(tokens, priority=priority)
+        engine = await self._made()
+        await engine.prefill(tokens, priority=priority, **salted(engine, salt))
         return renamed(self._measured, self._name)
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, priority: int
+        self, tokens: Sequence[int], sampling: Sampling, priority: int, salt: str
     ) -> AsyncGenerator[Delta | list[Observed], None]:
         """See ``LLMEngine``; what was measured comes last."""
-        source: Any = (await self._made()).generate(tokens, sampling, priority=priority)
+        engine = await self._made()
+        source: Any = engine.generate(tokens, sampling, priority=priority, **salted(engine, salt))
         try:
             async for delta in source:
                 yield delta
@@ -141,15 +143,15 @@ class ActorBatches(ActorEngine):
 class ActorLLM(ActorEngine):
     """``LLMEngine`` in an actor. Its prefix cache is known by what was sent to it (``placement.Instance.known``)."""
 
-    async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
+    async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         """See ``LLMEngine``."""
-        _keep(await calls.result(self.actor.prefill.remote(tokens, priority), self.name))
+        _keep(await calls.result(self.actor.prefill.remote(tokens, priority, salt), self.name))
 
     async def generate(
-        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
+        self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0, salt: str = ""
     ) -> AsyncGenerator[Delta, None]:
         """See ``LLMEngine``."""
-        start = partial(self.actor.generate.options(num_returns="streaming").remote, tokens, sampling, priority)
+        start = partial(self.actor.generate.options(num_returns="streaming").remote, tokens, sampling, priority, salt)
         async for piece in calls.pieces(start, self.name):
             if isinstance(piece, Delta):
                 yield piece

@@ -157,6 +157,10 @@ class BatchQueue(EngineQueue[_Request]):
         finally:
             self._line.leave(request)
 
+    def recheck(self) -> None:
+        """See ``EngineQueue``."""
+        self._changed.set()
+
     def _begin_anew(self) -> None:
         self._server, self._changed, self._running = None, asyncio.Event(), set()
 
