@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Any, cast
 
 import ray
@@ -96,8 +97,8 @@ class EngineHost:
         self._engine = instances(engines, name=self._name, **self._settings.group) if grouped else engines[0]
         self._queue = (batch_queue_of if isinstance(self._engine, BatchEngine) else llm_queue_of)(self._engine)
         for instance, ready in zip(self._queue.instances, self._readying, strict=several):
-            if not ready.done():
-                instance.lose(BackendError(f"{instance.name} is being started"))
+            if not (ready.done() and ready.exception() is None):
+                instance.lose(BackendError(f"{instance.name} is being started"), inf)
                 ready.add_done_callback(partial(self._serves, instance))
 
     async def _actors(self) -> list[ActorEngine]:
@@ -116,9 +117,12 @@ class EngineHost:
         return [kind(self._name, each, found) for each in workers]
 
     def _serves(self, instance: Instance, ready: asyncio.Future[Any]) -> None:
-        if not ready.cancelled() and ready.exception() is None:
-            instance.lost = None
-            self._queue.recheck()
+        """Puts an instance into service that is ready; one that could not be made counts as lost."""
+        instance.lost = None
+        error = None if ready.cancelled() else ready.exception()
+        if isinstance(error, Exception):
+            instance.lose(error)
+        self._queue.recheck()
 
     # Processes that use the engine
 
