@@ -16,6 +16,7 @@ ONE_BY_ONE = (
     "tests/test_examples.py",
 )
 FIRST = ("tests/upstream/", *ONE_BY_ONE)
+TOGETHER = "tests/cluster/"  # its tests share one instance of Ray
 
 
 class Scheduling(LoadFileScheduling):
@@ -26,6 +27,8 @@ class Scheduling(LoadFileScheduling):
     """
 
     def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(TOGETHER):
+            return TOGETHER
         return nodeid if nodeid.startswith(ONE_BY_ONE) else super()._split_scope(nodeid)
 
     def _reschedule(self, node: Any) -> None:

@@ -224,6 +224,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "tokenizers": ("backends.transformers",),
     "torch": ("backends.transformers", "backends.sentence_transformers"),
     "psutil": ("backends.vllm",),  # comes with vllm
+    "ray": ("runtime.cluster",),
     "tqdm": ("backends.transformers", "backends.sentence_transformers", "backends.vllm", "demo"),
     "transformers": ("backends.transformers",),
     "vllm": ("backends.vllm",),

@@ -74,9 +74,11 @@ async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampli
 async def encode(engine: LLMEngine, prompt: Callable[[], str], *, aside: bool = False) -> list[int]:
     """Returns the tokens of a prompt; an engine's first call runs in a thread, because it may load the tokenizer.
 
+    So does each call of an engine that asks another process.
+
     aside: encodes in a thread in any case, for long texts that nobody waits for.
     """
-    if _tokenizing.get(id(engine)) is engine and not aside:
+    if _tokenizing.get(id(engine)) is engine and not (aside or getattr(engine, "encodes_elsewhere", False)):
         return engine.encode(prompt())
     tokens = await in_thread(lambda: engine.encode(prompt()))
     with suppress(TypeError):  # cannot be weakly referenced

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,22 +10,16 @@ from fineflow.protocols import Message
 
 
 class Words:
-    """Tokenizer of all emulated LLMs, so that instances of one model use the same tokens."""
+    """Tokenizer of all emulated LLMs, so that instances of one model use the same tokens, in any process.
 
-    def __init__(self) -> None:
-        self._tokens: dict[str, int] = {}
-        self._texts: list[str] = []
-        self._lock = threading.Lock()
+    A token is its own text: the number that the bytes of the word make after a leading 1.
+    """
 
     def token(self, word: str) -> int:
-        with self._lock:
-            found = self._tokens.setdefault(word, len(self._texts))
-            if found == len(self._texts):
-                self._texts.append(word)
-            return found
+        return int.from_bytes(b"\x01" + word.encode("utf-8", "surrogatepass"), "big")
 
     def text(self, token: int) -> str:
-        return self._texts[token]
+        return token.to_bytes((token.bit_length() + 7) // 8, "big")[1:].decode("utf-8", "surrogatepass")
 
 
 words = Words()

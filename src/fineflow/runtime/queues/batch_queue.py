@@ -133,11 +133,16 @@ class BatchQueue(EngineQueue[_Request]):
             raise ValueError(f"engine {self.engine.name!r} does not serve {op.value!r}; it serves: {ops}")
         if not items:
             return []
-        self._settle_on_loop()
         items, places = (
             _distinct(items) if op is Op.RERANK and getattr(self.engine, "repeats", False) else (items, None)
         )
-        request = _Request(waiting_record(next(self._line.numbers), op, len(items)), items, label or op.value)
+        results = await self._answered(op, items, label or op.value)
+        return results if places is None else [results[place] for place in places]
+
+    async def _answered(self, op: Op, items: Sequence[Any], label: str) -> list[Any]:
+        """Returns the results for items, which wait for their batches."""
+        self._settle_on_loop()
+        request = _Request(waiting_record(next(self._line.numbers), op, len(items)), items, label)
         self._line.join(request)
         events.sized(self.engine.name, op, len(items))
         self._changed.set()
@@ -148,9 +153,13 @@ class BatchQueue(EngineQueue[_Request]):
             results = await request.done
             if request.begun is not None:
                 events.began(events.now() - request.begun)
-            return results if places is None else [results[place] for place in places]
+            return results
         finally:
             self._line.leave(request)
+
+    def recheck(self) -> None:
+        """See ``EngineQueue``."""
+        self._changed.set()
 
     def _begin_anew(self) -> None:
         self._server, self._changed, self._running = None, asyncio.Event(), set()

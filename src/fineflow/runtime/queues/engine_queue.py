@@ -47,6 +47,10 @@ class EngineQueue(Generic[R]):
             self._health.forget()
             self._begin_anew()
 
+    def recheck(self) -> None:
+        """Decides again, as an instance may serve that did not. Only on the loop of the queue."""
+        raise NotImplementedError
+
     def _begin_anew(self) -> None:
         """Drops what else the queue has from another loop."""
         raise NotImplementedError

@@ -58,6 +58,10 @@ class Admissions(EngineQueue[LLMRequest]):
         self._iterations = 0  # of the event loop, until the next decision
         self._kept_room = KeptRoom(self._decide_soon)
 
+    def recheck(self) -> None:
+        """See ``EngineQueue``."""
+        self._decide_soon()
+
     def _begin_anew(self) -> None:
         self._iterations = 0
         self._prefills.clear()

@@ -57,10 +57,13 @@ class Instance:
         state = f"lost: {self.lost}" if self.lost is not None else f"{self.running} running, load {self.load}"
         return f"<Instance {self.name}: {state}>"
 
-    def lose(self, error: Exception) -> None:
-        """Takes it out of service for a while: for longer each time that a request has tried it again in vain."""
+    def lose(self, error: Exception, rest: float = _REST_SECONDS) -> None:
+        """Takes it out of service for a while: for longer each time that a request has tried it again in vain.
+
+        rest: seconds until the first one tries.
+        """
         if self.lost is None:
-            self._rest = _REST_SECONDS
+            self._rest = rest
         elif self.serves:
             self._rest = min(2 * self._rest, _LONGEST_REST)
         self.suspected = not isinstance(error, BackendError)

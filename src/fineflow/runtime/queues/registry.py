@@ -48,10 +48,14 @@ def queues_in_use() -> bool:
 def shared_queue(kind: Callable[[Any, Policy], Q], engine: Any) -> Q:
     """Returns the queue of one kind for an engine, created on first use. Kept as long as something refers to it.
 
-    The queue refers to its engine, so no other object can take over the engine's id while its queue exists.
+    The queue refers to its engine, so no other object can take over the engine's id while its queue exists. An engine
+    whose requests wait in another process brings its queue: ``remote_queue`` (``runtime.cluster.remote``).
     """
     expect_queues()
     engine = _queued_engine(engine)
+    if (elsewhere := getattr(engine, "remote_queue", None)) is not None:
+        own: Q = elsewhere
+        return own
     key: Any = (kind, id(engine))
     with _lock:
         found = _queues.get(key) or kind(engine, _policies.get(id(engine), by_start))
@@ -74,6 +78,9 @@ def set_policy(engine: Any, policy: Policy | str) -> None:
     if not callable(policy):
         raise TypeError(f"expected a policy function or one of {', '.join(POLICIES)}; got {policy!r}")
     engine = _queued_engine(engine)
+    if (elsewhere := getattr(engine, "remote_queue", None)) is not None:
+        elsewhere.change_policy(policy)
+        return
     with _lock:
         if id(engine) not in _policies:
             weakref.finalize(engine, _policies.pop, id(engine), None)
