@@ -59,7 +59,6 @@ def _made(app: App, settings: Settings) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,  # they load scripts from elsewhere
         redoc_url=None,
-        max_body_size=settings.max_body,
     )
     made.state.gate = gate
     refusals.install(made)

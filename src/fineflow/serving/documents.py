@@ -66,9 +66,7 @@ def router(serving: Serving, ingest: Callable[..., Any] | None) -> APIRouter:
     if ingest is None:
         made.add_api_route("/documents", none, methods=["POST"], include_in_schema=False)
     else:
-        made.add_api_route(
-            "/documents", upload, methods=["POST"], max_body_size=settings.max_upload, response_model=None
-        )
+        made.add_api_route("/documents", upload, methods=["POST"], response_model=None)
     return made
 
 

@@ -1,4 +1,4 @@
-"""What every request passes first: the key, the sender's site, the time that its body may take."""
+"""What every request passes first: the key, the sender's site, the size of its body and the time that it may take."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Guard:
         self._keys = [key.encode() for key in settings.api_keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request, or refuses it: 401, 403, 408."""
+        """Serves a request, or refuses it: 401, 403, 408, 413."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -40,7 +40,7 @@ class Guard:
 
         refused = self._refused(scope)
         app = self._app if refused is None else response(refused)
-        await app(scope, self._timed(receive), counted)
+        await app(scope, self._bounded(receive, self._most(scope)), counted)
 
     def _refused(self, scope: Scope) -> Refused | None:
         headers = Headers(scope=scope)
@@ -49,19 +49,23 @@ class Guard:
             return Refused(401, text, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         if scope["method"] not in ("GET", "HEAD") and headers.get("sec-fetch-site") not in _SITES:
             return Refused(403, "the request comes from a page of another site; call the server from its own page")
-        return None
+        most, length = self._most(scope), headers.get("content-length", "")
+        return _too_large(most) if length.isdecimal() and int(length) > most else None
+
+    def _most(self, scope: Scope) -> int:
+        return self._settings.max_upload if scope["path"] == "/documents" else self._settings.max_body
 
     def _known(self, headers: Headers) -> bool:
         scheme, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
         return _equal(given.encode("latin-1", "replace"), self._keys)
 
-    def _timed(self, receive: Receive) -> Receive:
-        """Returns a ``receive`` that raises 408 if the body is not complete in time."""
-        until, complete = asyncio.get_running_loop().time() + self._settings.body_timeout, False
+    def _bounded(self, receive: Receive, most: int) -> Receive:
+        """Returns a ``receive`` that raises 408 if the body is not complete in time, and 413 if it is too large."""
+        until, complete, size = asyncio.get_running_loop().time() + self._settings.body_timeout, False, 0
 
-        async def timed() -> Message:
-            nonlocal complete
+        async def bounded() -> Message:
+            nonlocal complete, size
             if complete:
                 return await receive()
             try:
@@ -75,9 +79,17 @@ class Guard:
                     headers={"Connection": "close"},
                 ) from None
             complete = not message.get("more_body", False)
+            size += len(message.get("body", b""))
+            if size > most:
+                raise _too_large(most)
             return message
 
-        return timed
+        return bounded
+
+
+def _too_large(most: int) -> Refused:
+    text = f"expected a body of at most {most:,} bytes; send less, or several requests"
+    return Refused(413, text, headers={"Connection": "close"})
 
 
 def _equal(given: bytes, keys: Iterable[bytes]) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,7 +16,12 @@ from fineflow.errors import Overloaded, shown
 log = logging.getLogger("fineflow.serving")
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-_HINTS = {404: "; GET /openapi.json lists the routes", 405: "; GET /openapi.json says which methods a route has"}
+_HINTS = {
+    400: "; expected JSON in UTF-8, not nested too deeply",
+    404: "; GET /openapi.json lists the routes",
+    405: "; GET /openapi.json says which methods a route has",
+}
+"""For what FastAPI refuses itself."""
 
 
 class Refused(HTTPException):
@@ -48,7 +52,7 @@ def of(error: BaseException, run: str = "") -> Refused:
 def response(error: HTTPException) -> JSONResponse:
     """Returns a refusal as a response."""
     message = str(error.detail)
-    if not isinstance(error, Refused) and message in {each.phrase for each in HTTPStatus}:
+    if not isinstance(error, Refused):
         message += _HINTS.get(error.status_code, "")
     found = body(error.status_code, message, getattr(error, "code", ""))
     return JSONResponse(found, error.status_code, headers=error.headers)
