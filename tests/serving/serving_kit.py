@@ -59,6 +59,13 @@ def running(client: httpx.Client) -> int:
     return count
 
 
+def until_free(client: httpx.Client) -> None:
+    """Waits until no call holds a place."""
+    free = threading.Event()
+    client.app.state.gate.when_idle(free.set)  # type: ignore[attr-defined]
+    assert free.wait(10)
+
+
 def events(text: str) -> list[tuple[str, Any]]:
     """Server-sent events: their names and data."""
     found = []

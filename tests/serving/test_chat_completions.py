@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import openai
 import pytest
-from langchain_core.language_models import GenericFakeChatModel
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.prompts import ChatPromptTemplate, MessagesPlaceholder
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
-from serving_kit import KEY, chain_of, echo, running, served
+from serving_kit import KEY, chain_of, echo, served, until_free
 
 from fineflow.serving import Settings
 from fineflow.testing.gates import Gate
@@ -26,9 +25,11 @@ USER = {"role": "user", "content": "a b"}
 def asking(obj: Any, settings: Settings | None = None) -> Iterator[tuple[openai.OpenAI, Any]]:
     """OpenAI's client, and the server's."""
     settings = settings or Settings(api_keys=(KEY,))
-    with served(obj, settings, name="rag") as client:
-        with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=KEY, max_retries=0) as found:
-            yield found, client
+    with (
+        served(obj, settings, name="rag") as client,
+        openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=KEY, max_retries=0) as found,
+    ):
+        yield found, client
 
 
 def talk(client: openai.OpenAI, messages: list[Any], **more: Any) -> Any:
@@ -116,9 +117,9 @@ def test_the_operator_may_say_how_a_chat_comes() -> None:
 
 
 def test_an_object_that_takes_no_chat_says_so() -> None:
-    with asking(ChatPromptTemplate.from_template("{a} {b}") | echo()) as (client, _):
-        with pytest.raises(openai.NotFoundError, match="takes neither messages nor one text"):
-            talk(client, [USER])
+    chain = ChatPromptTemplate.from_template("{a} {b}") | echo()
+    with asking(chain) as (client, _), pytest.raises(openai.NotFoundError, match="takes neither messages nor one text"):
+        talk(client, [USER])
 
 
 def test_only_what_the_last_node_of_a_graph_writes_is_streamed() -> None:
@@ -138,15 +139,19 @@ def test_only_what_the_last_node_of_a_graph_writes_is_streamed() -> None:
 CALL = {"name": "look_up", "args": {"word": "ü"}, "id": "call-1", "type": "tool_call"}
 
 
-def test_tool_calls_of_the_object_reach_the_client_and_come_back() -> None:
-    seen: list[Any] = []
+async def calls_in_pieces(given: AsyncIterator[Any]) -> AsyncIterator[AIMessageChunk]:
+    async for _ in given:
+        for args in ('{"word"', ': "ü"}'):
+            first = args.startswith("{")
+            piece = {"name": "look_up" if first else None, "args": args, "id": "call-1" if first else None, "index": 0}
+            yield AIMessageChunk("", tool_call_chunks=[{**piece, "type": "tool_call_chunk"}])
 
-    def answer(messages: list[Any]) -> AIMessage:
-        seen.append(messages)
-        return AIMessage("", tool_calls=[CALL]) if isinstance(messages[-1], HumanMessage) else AIMessage("it means ue")
 
-    model = GenericFakeChatModel(messages=iter([AIMessage("", tool_calls=[CALL])] * 2))
-    with asking(model) as (client, _):
+@pytest.mark.parametrize(
+    "obj", [RunnableLambda(lambda _: AIMessage("", tool_calls=[CALL])), RunnableGenerator(calls_in_pieces)]
+)
+def test_tool_calls_of_the_object_reach_the_client(obj: Any) -> None:
+    with asking(obj) as (client, _):
         [choice] = talk(client, [USER]).choices
         chunks = streamed(client, [USER])
     assert choice.finish_reason == "tool_calls" and choice.message.content is None
@@ -155,16 +160,20 @@ def test_tool_calls_of_the_object_reach_the_client_and_come_back() -> None:
     [delta] = [each.choices[0].delta.tool_calls for each in chunks if each.choices[0].delta.tool_calls]
     assert (delta[0].index, delta[0].id, delta[0].function.arguments) == (0, "call-1", '{"word": "ü"}')
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
-    back = [
-        USER,
-        choice.message.model_dump(exclude_none=True),
-        {"role": "tool", "tool_call_id": "call-1", "content": "ue"},
-    ]
-    with asking(graph_of(lambda state: {"messages": [answer(state["messages"])]})) as (client, _):
-        assert talk(client, back).choices[0].message.content == "it means ue"
-    assert [each.type for each in seen[0]] == ["human", "ai", "tool"] and seen[0][1].tool_calls[0]["args"] == {
-        "word": "ü"
-    }
+
+
+def test_results_of_tools_come_back_as_messages() -> None:
+    seen: list[Any] = []
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        seen.extend(state["messages"])
+        return {"messages": [AIMessage("it means ue")]}
+
+    call = {"id": "call-1", "type": "function", "function": {"name": "look_up", "arguments": '{"word": "ü"}'}}
+    tools = [{"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "call-1", "content": "ue"}]
+    with asking(graph_of(node)) as (client, _):
+        assert talk(client, [USER, *tools]).choices[0].message.content == "it means ue"
+    assert [each.type for each in seen] == ["human", "ai", "tool"] and seen[1].tool_calls[0]["args"] == {"word": "ü"}
 
 
 REFUSED: dict[str, tuple[dict[str, Any], type[openai.APIStatusError], str]] = {
@@ -208,5 +217,4 @@ def test_a_stream_that_is_closed_cancels_the_call() -> None:
         assert [next(stream).choices[0].delta.content for _ in range(2)] == ["", "You "]
         stream.close()
         chat.meter.wait_idle()
-        while running(server):
-            pass
+        until_free(server)

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.host not in ("127.0.0.1", "::1", "localhost") and not settings.api_keys:
         print(f"fineflow serve: anybody who reaches {args.host} may call this server; set {_KEY}", file=sys.stderr)
     settings.to_environment(args.object)
-    app: Any = "fineflow.serving.app:of_environment" if settings.workers > 1 else of_environment()
+    app: Any = "fineflow.serving.app:worker" if settings.workers > 1 else of_environment()
     uvicorn.run(
         app,
         factory=settings.workers > 1,
@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         server_header=False,
         limit_concurrency=args.connections,
         timeout_keep_alive=10,
+        timeout_worker_healthcheck=120,  # a worker that loads models answers late
         timeout_graceful_shutdown=10,  # after the drain: for what clients have not read yet
     )
     return 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,11 +11,14 @@ from typing import Any
 from fastapi import FastAPI, Response
 
 import fineflow
+from fineflow.errors import UsageError
 from fineflow.serving import chat, documents, page, refusals, routes, semantic
 from fineflow.serving.gate import Gate, draining
 from fineflow.serving.guard import Guard
 from fineflow.serving.served import App, app_of, found
 from fineflow.serving.settings import Settings
+
+_STARTUP_FAILURE = 3  # the exit status by which uvicorn's parent knows that another worker would fail, too
 
 
 def create_app(
@@ -40,6 +44,15 @@ def of_environment() -> FastAPI:
     """Returns the application that ``fineflow serve`` has described for this process."""
     settings, name = Settings.of_environment()
     return _made(found(name), settings)
+
+
+def worker() -> FastAPI:
+    """Does the same in a worker process, whose parent ends if the object cannot be served."""
+    try:
+        return of_environment()
+    except UsageError as error:
+        print(f"fineflow serve: {error}", file=sys.stderr)
+        raise SystemExit(_STARTUP_FAILURE) from error
 
 
 def _made(app: App, settings: Settings) -> FastAPI:

@@ -74,7 +74,7 @@ def router(serving: Serving) -> APIRouter:
         """Answers a chat with the object."""
         asked: ChatRequest = body
         asked.check(served.name)
-        messages = [each.model_dump(exclude_unset=True) for each in asked.messages]
+        messages = [{**each.model_dump(exclude_unset=True), "content": each.content} for each in asked.messages]
         given = served.chat_input(messages, serving.settings.chat_input)
         run = uuid4()
         config = {"run_id": run} if served.configured else {}

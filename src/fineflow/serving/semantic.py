@@ -158,8 +158,9 @@ def router(serving: Serving, sessions: Sessions) -> APIRouter:
             try:
                 return await variable.aget(objective=asked.objective)
             except SemanticError as error:
-                refused = of(error, variable.name)
-                raise Refused(500, f"{error.name} has no value; {refused.detail}", code="no_value") from error
+                if error.__cause__ is None:  # it was cancelled; the text names nothing but variables
+                    raise Refused(409, f"{error}; submit it again", code="cancelled") from error
+                raise Refused(500, f"{error.name} has no value; {of(error, variable.name).detail}") from error
 
         found.waiting += 1
         try:
