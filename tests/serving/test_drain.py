@@ -40,24 +40,29 @@ CALLS = 8
 
 
 @contextmanager
-def process(folder: Path, upstream: int, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def process(folder: Path, upstream: int, workers: int) -> Iterator[tuple[subprocess.Popen[str], str]]:
     (folder / "gated.py").write_text(MODULE)
-    command = [sys.executable, "-m", "fineflow", "serve", "gated:app", "--port", "0", *options]
+    command = [sys.executable, "-m", "fineflow", "serve", "gated:app", "--port", "0", "--workers", str(workers)]
     environment = {**os.environ, "UPSTREAM": str(upstream)}
     started = subprocess.Popen(command, cwd=folder, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         assert started.stderr is not None
-        seen = ""
+        seen, url = "", None
         for line in started.stderr:
             seen += line
-            if match := re.search(r"running on (http://[\d.:]+)", line):
-                yield started, match[1]
+            url = url or re.search(r"running on (http://[\d.:]+)", line)
+            if url and seen.count("startup complete") == workers:  # only workers listen
+                yield started, url[1]
                 break
         else:
             raise AssertionError(seen)
     finally:
-        started.kill()
-        started.wait()
+        started.terminate()  # so that a parent ends its workers
+        try:
+            started.wait(30)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            started.wait()
         assert started.stderr is not None
         started.stderr.close()
 
@@ -66,7 +71,7 @@ def process(folder: Path, upstream: int, *options: str) -> Iterator[tuple[subpro
 def test_accepted_answers_are_delivered_and_new_calls_refused(tmp_path: Path, workers: int) -> None:
     with (
         socket.create_server(("127.0.0.1", 0), backlog=64) as upstream,
-        process(tmp_path, upstream.getsockname()[1], "--workers", str(workers)) as (server, url),
+        process(tmp_path, upstream.getsockname()[1], workers) as (server, url),
         ThreadPoolExecutor(CALLS) as pool,
     ):
 
