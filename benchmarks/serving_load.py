@@ -27,7 +27,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from fineflow.serving import Settings, create_app
 from fineflow.testing.langchain import FakeChat
 
-WORDS = 30
+WORDS = 12
 LEAVING = 0.3
 
 
@@ -146,7 +146,7 @@ def percentile(values: list[float], share: int) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.serving_load", description=__doc__)
     parser.add_argument("--clients", type=int, default=500, help="at a time (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=4, help="after one that is not counted (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="after one that is not counted (default: %(default)s)")
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     args = parser.parse_args()

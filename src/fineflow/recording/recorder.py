@@ -31,8 +31,8 @@ _OBSERVERS = {
 _AS_STOCK = "Nothing in it could start earlier, so it ran as stock."
 _lock = Lock()
 _open = 0
-_recorder: ContextVar[Any] = ContextVar("fineflow_recorder", default=None)
-"""The innermost recorder around a caller."""
+_around: ContextVar[tuple[Any, ...]] = ContextVar("fineflow_recorders", default=())
+"""The recorders around a caller."""
 
 
 class Recorder:
@@ -53,7 +53,7 @@ class Recorder:
         return len(self._calls)
 
     def _began(self, call: RecordedCall) -> None:
-        if self._own and _recorder.get() is not self:
+        if self._own and self not in _around.get():
             return
         self._seen += 1
         self._calls.append(call)
@@ -99,14 +99,14 @@ def record(*, calls: int = CALLS, own: bool = False) -> Iterator[Recorder]:
     if calls < 1:
         raise ValueError(f"record(calls=...) expected a positive number, got {calls}")
     recorder = Recorder(calls, own=own)
-    token = _recorder.set(recorder)
+    token = _around.set((*_around.get(), recorder))
     with _observing(), recording.opened(recorder._began):
         try:
             yield recorder
         finally:
             recorder._closed = now()
             with suppress(ValueError):  # closed in another context, as generators may be
-                _recorder.reset(token)
+                _around.reset(token)
 
 
 @contextmanager

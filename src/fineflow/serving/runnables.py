@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from typing import Annotated, Any, cast
 
 from langchain_core.callbacks import UsageMetadataCallbackHandler
@@ -95,9 +96,13 @@ class ServedRunnable:
         if whole is not None:
             yield _rest(_completion(whole), seen)
 
+    @cached_property
+    def _last_nodes(self) -> set[str]:
+        return {edge.source for edge in self._runnable.get_graph().edges if edge.target == "__end__"}
+
     async def _of_graph(self, given: Any, config: Config) -> AsyncGenerator[Completion, None]:
         """Yields what models write in the nodes that may be the last ones, then what is left of the last message."""
-        last = {edge.source for edge in self._runnable.get_graph().edges if edge.target == "__end__"}
+        last = self._last_nodes
         state: Any = None
         seen: dict[str | None, str] = {}
         async with aclosing(self._runnable.astream(given, config, stream_mode=["messages", "values"])) as pieces:
