@@ -101,12 +101,16 @@ async def clients(port: int, count: int, seed: int) -> Seen:
 
 @dataclass(frozen=True)
 class Held:
-    """What the server's process holds: memory in MiB, tasks, open descriptors, calls under way."""
+    """What the server's process holds: memory in MiB, tasks, open descriptors, calls under way.
+
+    cpu: seconds that it has computed so far.
+    """
 
     memory: float
     tasks: int
     descriptors: int
     calls: int
+    cpu: float
 
     @classmethod
     def now(cls, app: Any) -> Held:
@@ -114,7 +118,8 @@ class Held:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         descriptors = len(os.listdir("/proc/self/fd"))
         memory = pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-        return cls(round(memory, 1), len(asyncio.all_tasks()), descriptors, app.state.gate.running)
+        running = app.state.gate.running
+        return cls(round(memory, 1), len(asyncio.all_tasks()), descriptors, running, round(time.process_time(), 2))
 
 
 async def measured(count: int, rounds: int) -> tuple[list[Held], list[Seen]]:
@@ -160,6 +165,8 @@ def main() -> int:
     print(f"answers: {sum(f.right for f in seen)} right, {len(wrong)} wrong; {sum(f.left for f in seen)} left early")
     print(f"first piece: p50 {percentile(first, 50)} ms, p99 {percentile(first, 99)} ms")
     print(f"whole answer: p50 {percentile(whole, 50)} ms, p99 {percentile(whole, 99)} ms")
+    cpu = (held[-1].cpu - held[0].cpu) / (args.rounds * args.clients)
+    print(f"the server computes {1000 * cpu:.1f} ms per client")
     for when, each in (("before", held[0]), ("after", held[-1])):
         print(f"{when}: {each.memory} MiB, {each.tasks} tasks, {each.descriptors} descriptors, {each.calls} calls")
     print(*wrong[:5], sep="\n", end="")

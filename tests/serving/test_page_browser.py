@@ -79,6 +79,7 @@ def test_refusals_are_shown(shown: Browser) -> None:
         reached(shown, "document.getElementById('state').textContent.startsWith('expected an API key')")
         shown.run(f"document.getElementById('key').value = {KEY!r}")
         asked(shown, '{"question": "a"}')
-        reached(shown, "document.getElementById('answer').textContent == 'You said: Answer a'")
+        reached(shown, "document.getElementById('state').textContent.startsWith('Done in')")
+        assert shown.run("document.getElementById('answer').textContent") == "You said: Answer a"
         asked(shown, '{"question": ')
         reached(shown, "document.getElementById('state').textContent.startsWith('This is no JSON')")
