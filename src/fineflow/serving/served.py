@@ -105,7 +105,7 @@ def app_of(
 
         fast = _optimized(obj)
         return App(ServedRunnable(fast, name), fast, ingest)
-    if index is not None and not isinstance(inner, type):
+    if index is not None and not isinstance(inner, type) and (hasattr(inner, "aquery") or hasattr(inner, "achat")):
         from fineflow.serving.engines import served_engine
 
         fast = _optimized(obj)
