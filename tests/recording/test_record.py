@@ -279,3 +279,22 @@ def test_work_that_stock_takes_in_no_time_keeps_its_name() -> None:
     assert both[0] == both[1]
     assert len(both[0]) == 4
     assert (stock.total, ours.total) == (4.0, 2.0)
+
+
+async def test_a_recorder_may_keep_its_own_calls_only() -> None:
+    chain, gate = RunnableLambda(lambda x: x), asyncio.Event()
+
+    async def other() -> None:
+        await gate.wait()
+        await chain.ainvoke(1)
+
+    beside = asyncio.create_task(other())  # its context is older than the block
+    with fineflow.record(own=True) as own, fineflow.record() as every:
+        gate.set()
+        await beside
+        await asyncio.create_task(fineflow.optimize(chain).ainvoke(1))
+        await asyncio.to_thread(chain.invoke, 2)
+        thread = threading.Thread(target=chain.invoke, args=(3,))
+        thread.start()
+        thread.join()
+    assert (len(own), len(every)) == (2, 4)

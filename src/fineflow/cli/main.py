@@ -8,7 +8,21 @@ import sys
 from collections.abc import Sequence
 
 import fineflow
-from fineflow.cli import bench, check, completion, demo, distill, doctor, explain, plan, profile, report, run, timeline
+from fineflow.cli import (
+    bench,
+    check,
+    completion,
+    demo,
+    distill,
+    doctor,
+    explain,
+    plan,
+    profile,
+    report,
+    run,
+    serve,
+    timeline,
+)
 from fineflow.cli.common import BAD_INPUT, FAILED, INTERRUPTED
 from fineflow.errors import UsageError
 
@@ -20,6 +34,7 @@ COMMANDS = {
     "check": check,
     "bench": bench,
     "timeline": timeline,
+    "serve": serve,
     "profile": profile,
     "plan": plan,
     "distill": distill,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from importlib import import_module
 from threading import Lock
@@ -30,12 +31,15 @@ _OBSERVERS = {
 _AS_STOCK = "Nothing in it could start earlier, so it ran as stock."
 _lock = Lock()
 _open = 0
+_around: ContextVar[tuple[Any, ...]] = ContextVar("fineflow_recorders", default=())
+"""The recorders around a caller."""
 
 
 class Recorder:
     """The calls that were made while a block was recorded; see ``record``."""
 
-    def __init__(self, calls: int) -> None:
+    def __init__(self, calls: int, *, own: bool = False) -> None:
+        self._own = own
         self._calls: deque[RecordedCall] = deque(maxlen=calls)
         self._seen = 0
         self._closed: float | None = None
@@ -49,6 +53,8 @@ class Recorder:
         return len(self._calls)
 
     def _began(self, call: RecordedCall) -> None:
+        if self._own and self not in _around.get():
+            return
         self._seen += 1
         self._calls.append(call)
 
@@ -71,7 +77,7 @@ class Recorder:
 
 
 @contextmanager
-def record(*, calls: int = CALLS) -> Iterator[Recorder]:
+def record(*, calls: int = CALLS, own: bool = False) -> Iterator[Recorder]:
     """Records the calls of LangChain and LlamaIndex objects in the block, optimized or not::
 
         with fineflow.record() as rec:
@@ -85,18 +91,22 @@ def record(*, calls: int = CALLS) -> Iterator[Recorder]:
     no outputs. Each run inside a call takes about 0.1 ms more, and nothing when no block is open. Libraries have to
     be imported before the block.
 
-    calls: how many are kept, the latest ones; of each call 10,000 steps.
+    calls: how many are kept, the latest ones; of each call 10,000 steps. own: only calls of the block itself, and of
+    tasks and threads that it starts with its context: a server records one request.
 
     Raises: ValueError if ``calls`` is not positive.
     """
     if calls < 1:
         raise ValueError(f"record(calls=...) expected a positive number, got {calls}")
-    recorder = Recorder(calls)
+    recorder = Recorder(calls, own=own)
+    token = _around.set((*_around.get(), recorder))
     with _observing(), recording.opened(recorder._began):
         try:
             yield recorder
         finally:
             recorder._closed = now()
+            with suppress(ValueError):  # closed in another context, as generators may be
+                _around.reset(token)
 
 
 @contextmanager
