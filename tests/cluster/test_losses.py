@@ -25,11 +25,12 @@ def test_requests_of_a_lost_instance_go_to_another_one(machine: Any) -> None:
     pair = machine.engine("embedding", "pair", instances=2)
     machine.close("pair")
     with ThreadPoolExecutor() as threads:
-        waiting = [threads.submit(submit, pair, text) for text in ("a", "b")]
+        waiting = [threads.submit(submit, pair, "a")]
+        machine.told("pair", 1)
+        waiting.append(threads.submit(submit, pair, "b"))  # the other instance takes it, once it is ready
         machine.told("pair", 2)
         first, second = ray.get(machine.host("pair").processes.remote())
         os.kill(first, signal.SIGKILL)
-        machine.told("pair", 2)
         until(lambda: pair.statistics().failed == 1)
         machine.open("pair")
         vectors = [each.result(60)[0] for each in waiting]
