@@ -32,8 +32,8 @@ class CountedLLM(EmulatedLLM):
     requests = prompt_tokens = written_tokens = 0
     busy = 0.0
 
-    def _submit(self, tokens: Sequence[int], answer: Sequence[int], priority: int) -> Any:
-        made = super()._submit(tokens, answer, priority)
+    def _submit(self, tokens: Sequence[int], answer: Sequence[int], priority: int, salt: str) -> Any:
+        made = super()._submit(tokens, answer, priority, salt)
         self.requests += bool(answer)
         self.prompt_tokens += len(tokens) * bool(answer)
         self.written_tokens += len(answer)
