@@ -38,6 +38,8 @@ class Cluster:
         self._own = not ray.is_initialized()  # else the connection is the user's
         self._process = os.getpid()
         if self._own:
+            # For its progress bars Ray would put a function of its own in the place of ``print``.
+            os.environ.setdefault("RAY_TQDM_PATCH_PRINT", "0")
             address = where
             if where == "local":
                 address, self._lock = local.join()
