@@ -33,8 +33,8 @@ from fineflow.backends.transformers import TransformersEngine
 from fineflow.capacity.arrivals import random_arrivals
 from fineflow.capacity.example_calls import of_calls, recorded
 from fineflow.capacity.report import to_text
-from fineflow.capacity.search import Search, objective
-from fineflow.capacity.workload import Profile, Shape, Step, Workload
+from fineflow.capacity.search import InstanceSearch, objective
+from fineflow.capacity.workload import CallShape, Profile, Workload, WorkStep
 from fineflow.demo import data
 from fineflow.ir import Op
 from fineflow.langchain import ChatEngine, EngineEmbeddings
@@ -104,7 +104,7 @@ def predicted(case: Case) -> float:
     calls = [recorded(lambda: asyncio.run(case.app.ainvoke(case.given()))) for _ in range(1 + EXAMPLES)]
     work = of_calls(calls[0], calls[1:], {case.engine.name: case.profile()})
     arrivals = list(random_arrivals(work, 1.0, 100.0))
-    return Search(work, arrivals, [objective("p99=1")]).limit(case.engine.name, 1)
+    return InstanceSearch(work, arrivals, [objective("p99=1")]).limit(case.engine.name, 1)
 
 
 async def reached(case: Case, clients: int, seconds: float) -> float:
@@ -163,14 +163,14 @@ def large(search: bool) -> tuple[dict[str, Any], dict[str, bool]]:
         "reranker": load_profile("bert-large-reranker-h100"),
     }
 
-    def shape() -> Shape:
+    def shape() -> CallShape:
         tokens = {"prompt": chosen.randint(600, 1400), "cached": 160, "decoded": chosen.randint(150, 450)}
-        return Shape(
+        return CallShape(
             (
-                Step("embed", "embedder", items=1),
-                Step("search", seconds=0.03, after=((0, 1.0),)),
-                Step("rerank", "reranker", items=16, after=((1, 1.0),)),
-                Step("answer", "llm", after=((2, 1.0),), **tokens),
+                WorkStep("embed", "embedder", items=1),
+                WorkStep("search", seconds=0.03, after=((0, 1.0),)),
+                WorkStep("rerank", "reranker", items=16, after=((1, 1.0),)),
+                WorkStep("answer", "llm", after=((2, 1.0),), **tokens),
             )
         )
 
@@ -178,7 +178,7 @@ def large(search: bool) -> tuple[dict[str, Any], dict[str, bool]]:
     began, used = time.perf_counter(), time.process_time()
     arrivals = list(random_arrivals(work, LARGE_RATE, LARGE_SECONDS))
     objectives = [objective("p99=25"), objective("ttft.p95=1")]
-    plan = Search(work, arrivals, objectives, fixed={} if search else LARGE, say=print).plan()
+    plan = InstanceSearch(work, arrivals, objectives, fixed={} if search else LARGE, say=print).plan()
     took, used = time.perf_counter() - began, time.process_time() - used
     print(to_text(plan, f"{plan.rate:,.4g} calls a second, {len(arrivals):,} calls."))
     print(f"{took:.0f} s, of which the processor worked {used:.0f} s, with {plan.tries} tries\n")

@@ -24,7 +24,7 @@ import uvicorn
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from fineflow.serving import Settings, create_app
+from fineflow.serving import ServerSettings, create_app
 from fineflow.testing.langchain import FakeChat
 
 WORDS = 12
@@ -123,7 +123,7 @@ class Held:
 
 
 async def measured(count: int, rounds: int) -> tuple[list[Held], list[Seen]]:
-    app = create_app(served(), Settings(concurrency=count))
+    app = create_app(served(), ServerSettings(concurrency=count))
     listener = socket.create_server(("127.0.0.1", 0), backlog=count)
     config = uvicorn.Config(app, http="h11", ws="none", lifespan="on", log_level="critical", backlog=count)
     server = uvicorn.Server(config)

@@ -202,7 +202,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
         "adapters.llamaindex",
         "watching.llamaindex",
         "recording.llamaindex",
-        "serving.engines",
+        "serving.index_engines",
         "testing",
         "demo",
         "checking",

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from inspect import Parameter, signature
 from numbers import Integral, Real
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
@@ -195,7 +197,7 @@ class LLMEngine(Protocol):
 
     Optional attributes: ``salts``: True if ``prefill``, ``generate``, ``cached`` and ``release`` take ``salt``, a text.
     Requests then share a prefix only with those of the same salt: one cannot find out, by how soon it is answered, what
-    another one has asked. Without it all requests share (see ``salted``).
+    another one has asked. Without it, and in subclasses whose methods do not take it, all requests share (``salted``).
     ``identifies``: True if ``prefill`` and ``generate`` take ``identity``, a ``RequestIdentity``.
     """
 
@@ -245,9 +247,19 @@ class LLMEngine(Protocol):
     async def aclose(self) -> None: ...
 
 
-def salted(engine: object, salt: str) -> dict[str, str]:
+def salted(engine: Any, salt: str) -> dict[str, str]:
     """Returns the keyword argument that keeps the prefixes of a salt apart on an engine; empty if there is none."""
-    return {"salt": salt} if salt and getattr(engine, "salts", False) else {}
+    return {"salt": salt} if salt and getattr(engine, "salts", False) and _takes(cast(Any, type(engine)), "salt") else {}
+
+
+@cache
+def _takes(kind: Any, name: str) -> bool:
+    """Returns True if methods of an engine take a keyword; a subclass may have overridden them as they were before."""
+    methods = [getattr(kind, each, None) for each in ("prefill", "generate", "cached", "release")]
+    return all(
+        name in parameters or any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
+        for parameters in (signature(each).parameters for each in methods if each is not None)
+    )
 
 
 def block_keys(tokens: Sequence[int], size: int, salt: str = "") -> list[int]:

@@ -18,7 +18,7 @@ from langchain_openai import ChatOpenAI
 
 import fineflow
 from fineflow.backends.openai_server import OpenAIServerEngine
-from fineflow.backends.openai_server.identity import ROUTERS, extra
+from fineflow.backends.openai_server.identity import ROUTERS, router_fields
 from fineflow.backends.openai_server.warmed import BLOCK
 from fineflow.langchain import ChatEngine
 from fineflow.protocols import Message, RequestIdentity, Sampling
@@ -133,7 +133,7 @@ async def test_what_is_not_known_is_not_sent(server: OpenAIServer, made: list[Op
 
 
 def test_a_long_gap_keeps_no_cache() -> None:
-    body, _ = extra("vllm", RequestIdentity("s", gap=600.0))
+    body, _ = router_fields("vllm", RequestIdentity("s", gap=600.0))
     assert json.loads(body["vllm_xargs"]["agentic_context"]) == {"program_id": "s", "expected_resume": True}
 
 

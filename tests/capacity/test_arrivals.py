@@ -9,12 +9,12 @@ from statistics import fmean, stdev
 import pytest
 
 from fineflow.backends.emulated import LLMProfile
-from fineflow.capacity.arrivals import Row, random_arrivals, read_trace, traced_arrivals
-from fineflow.capacity.workload import Shape, Step, Workload
+from fineflow.capacity.arrivals import TraceRow, random_arrivals, read_trace, traced_arrivals
+from fineflow.capacity.workload import CallShape, Workload, WorkStep
 from fineflow.errors import UsageError
 
 WORK = Workload(
-    (Shape((Step("answer", "llm", prompt=100, cached=20, decoded=50),)),), {"llm": LLMProfile(0.1, 0.0, 0.0)}
+    (CallShape((WorkStep("answer", "llm", prompt=100, cached=20, decoded=50),)),), {"llm": LLMProfile(0.1, 0.0, 0.0)}
 )
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 2023-11-16 18:15:46.6805900,374,44
@@ -44,17 +44,21 @@ def test_the_rate_and_the_variation_of_random_arrivals(cv: float) -> None:
 
 def test_a_trace_of_azure(tmp_path: Path) -> None:
     rows = read_trace(written(tmp_path, AZURE))
-    assert rows == [Row(0.0, 374, 44), Row(pytest.approx(0.5), 396, 109), Row(pytest.approx(4.0), 879, 55)]
+    assert rows == [
+        TraceRow(0.0, 374, 44),
+        TraceRow(pytest.approx(0.5), 396, 109),
+        TraceRow(pytest.approx(4.0), 879, 55),
+    ]
 
 
 def test_a_trace_of_mooncake(tmp_path: Path) -> None:
     file = written(tmp_path, MOONCAKE)
-    assert read_trace(file) == [Row(0.0, 1200, 52), Row(0.5, 1100, 26, 1024), Row(3.0, 512, 1, 511)]
+    assert read_trace(file) == [TraceRow(0.0, 1200, 52), TraceRow(0.5, 1100, 26, 1024), TraceRow(3.0, 512, 1, 511)]
     assert all(row.cached == 0 for row in read_trace(file, cache=False))
 
 
 def test_rows_scale_the_requests_of_an_app() -> None:
-    rows = [Row(0.0, 10, 30), Row(1.0, 30, 10), Row(2.0, 20, 20)]
+    rows = [TraceRow(0.0, 10, 30), TraceRow(1.0, 30, 10), TraceRow(2.0, 20, 20)]
     arrivals = traced_arrivals(WORK, rows, "llm", rate=4.0)
     assert [at for at, _ in arrivals] == [0.0, 0.25, 0.5]
     assert [(s.steps[0].prompt, s.steps[0].decoded, s.steps[0].cached) for _, s in arrivals] == [
@@ -65,8 +69,8 @@ def test_rows_scale_the_requests_of_an_app() -> None:
 
 
 def test_rows_alone_are_requests() -> None:
-    [(_, first), _] = traced_arrivals(None, [Row(0.0, 7, 3), Row(1.0, 9, 4)], "llm", rate=None)
-    assert first == Shape((Step("request", "llm", 7, 0, 3),))
+    [(_, first), _] = traced_arrivals(None, [TraceRow(0.0, 7, 3), TraceRow(1.0, 9, 4)], "llm", rate=None)
+    assert first == CallShape((WorkStep("request", "llm", 7, 0, 3),))
 
 
 @pytest.mark.parametrize(

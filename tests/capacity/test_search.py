@@ -8,24 +8,24 @@ import pytest
 
 from fineflow.backends.emulated import BatchProfile, LLMProfile
 from fineflow.capacity.arrivals import random_arrivals
-from fineflow.capacity.search import Objective, Plan, Search, objective
-from fineflow.capacity.workload import Profile, Shape, Step, Workload
+from fineflow.capacity.search import CapacityPlan, InstanceSearch, Objective, objective
+from fineflow.capacity.workload import CallShape, Profile, Workload, WorkStep
 from fineflow.errors import UsageError
 
 PROFILES: dict[str, Profile] = {"small": BatchProfile(0.02, 0.005, 8), "llm": LLMProfile(0.02, 0.0001, 0.001)}
 STEPS = (
-    Step("embed", "small", items=2),
-    Step("answer", "llm", prompt=500, decoded=80, after=((0, 1.0),)),
+    WorkStep("embed", "small", items=2),
+    WorkStep("answer", "llm", prompt=500, decoded=80, after=((0, 1.0),)),
 )
-WORK = Workload((Shape(STEPS),), PROFILES)
+WORK = Workload((CallShape(STEPS),), PROFILES)
 
 
-def search(*objectives: str, rate: float = 60.0, **settings: Any) -> Search:
+def search(*objectives: str, rate: float = 60.0, **settings: Any) -> InstanceSearch:
     arrivals = list(random_arrivals(WORK, rate, 60.0))
-    return Search(WORK, arrivals, [objective(text) for text in objectives], **settings)
+    return InstanceSearch(WORK, arrivals, [objective(text) for text in objectives], **settings)
 
 
-def counts(plan: Plan) -> dict[str, int]:
+def counts(plan: CapacityPlan) -> dict[str, int]:
     return {each.name: each.instances for each in plan.engines}
 
 
@@ -72,8 +72,8 @@ def test_the_price_is_of_all_instances() -> None:
 
 
 def test_no_first_token_without_an_answer() -> None:
-    work = Workload((Shape(STEPS[:1]),), {"small": PROFILES["small"]})
-    made = Search(work, list(random_arrivals(work, 10.0, 30.0)), [objective("ttft.p50=1")])
+    work = Workload((CallShape(STEPS[:1]),), {"small": PROFILES["small"]})
+    made = InstanceSearch(work, list(random_arrivals(work, 10.0, 30.0)), [objective("ttft.p50=1")])
     assert "none has a first token" in made.plan().why
 
 

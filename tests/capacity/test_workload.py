@@ -7,7 +7,7 @@ from tests.capacity import apps
 import fineflow
 from fineflow.backends.emulated import LLMProfile
 from fineflow.capacity.example_calls import of_calls
-from fineflow.capacity.workload import Shape, Step, longest_path
+from fineflow.capacity.workload import CallShape, WorkStep, longest_path
 
 
 def test_the_steps_of_an_optimized_call() -> None:
@@ -60,8 +60,8 @@ def test_a_store_that_embeds_the_query_first_waits_for_its_vector() -> None:
 
 def test_the_longest_path_counts_the_part_of_an_answer_that_is_needed() -> None:
     profiles = {"llm": LLMProfile(0.1, 0.0, 0.0)}
-    steps = (Step("list", "llm", prompt=1, decoded=10), Step("use", seconds=2.0, after=((0, 0.5),), gap=0.25))
-    assert [(step.name, round(s, 6)) for step, s in longest_path(Shape(steps), profiles)] == [
+    steps = (WorkStep("list", "llm", prompt=1, decoded=10), WorkStep("use", seconds=2.0, after=((0, 0.5),), gap=0.25))
+    assert [(step.name, round(s, 6)) for step, s in longest_path(CallShape(steps), profiles)] == [
         ("list", 0.5),
         ("use", 2.25),
     ]

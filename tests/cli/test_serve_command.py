@@ -63,10 +63,10 @@ def test_one_process_gets_the_object_and_several_get_its_name(
 
 
 def test_keys_come_from_the_environment_too(ran: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    from fineflow.serving import Settings
+    from fineflow.serving import ServerSettings
 
     monkeypatch.setenv("FINEFLOW_API_KEY", "one, two,")
     assert main(["serve", "served_module:app", "--api-key", "three", "--allow", "priority,deadline"]) == 0
-    settings, name = Settings.of_environment()
+    settings, name = ServerSettings.of_environment()
     assert settings.api_keys == ("three", "one", "two") and settings.allow == ("priority", "deadline")
     assert name == "served_module:app"

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,14 +67,28 @@ def until(condition: Any, seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+_shared: list[tuple[ExitStack, Machine]] = []
+
+
 @pytest.fixture
-def machine(shared_machine: Machine) -> Machine:
-    ray.get(shared_machine.desk.clear.remote())
-    return shared_machine
+def machine() -> Machine:
+    if not _shared:
+        stack = ExitStack()
+        _shared.append((stack, stack.enter_context(_opened())))
+    found = _shared[0][1]
+    ray.get(found.desk.clear.remote())
+    return found
 
 
-@pytest.fixture(scope="session")
-def shared_machine() -> Iterator[Machine]:
+def close_machine() -> None:
+    """Ends the instance, which is made again when it is next used."""
+    if _shared:
+        stack, _ = _shared.pop()
+        stack.close()
+
+
+@contextmanager
+def _opened() -> Iterator[Machine]:
     folder = Path(tempfile.mkdtemp(prefix="ff-"))
     here = os.path.dirname(__file__)
     changed = {"FINEFLOW_CLUSTER_DIR": str(folder), "FINEFLOW_CLUSTER_GRACE": "0.5", "PYTHONPATH": here}

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from test_sharing import PREFIX, ask, computed, engine, together
+from test_sharing import PREFIX, PROFILE, ask, computed, engine, together
 
 import fineflow
 from fineflow.adapters.core.contexts import Context
+from fineflow.backends.emulated import EmulatedLLM
 from fineflow.cost_model.costs import costs
 from fineflow.protocols import Delta, Sampling, salted
 from fineflow.runtime.queues.instances import instances
@@ -77,6 +78,20 @@ class Unsalted:
 def test_an_engine_without_salts_is_called_as_ever() -> None:
     assert asked_by(Unsalted(engine()), "a", "b", apart=2.0) == [963, 3]
     assert salted(Unsalted(engine()), "a") == {} == salted(engine(), "")
+
+
+class Older(EmulatedLLM):
+    """A user's subclass whose method is from before there were salts."""
+
+    async def generate(self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0) -> AsyncIterator[Delta]:  # type: ignore[override]
+        async for delta in super().generate(tokens, sampling, priority=priority):
+            yield delta
+
+
+def test_a_subclass_that_takes_no_salt_is_called_as_ever() -> None:
+    older = Older(lambda _: "word", PROFILE)
+    assert older.salts
+    assert asked_by(older, "a", "b", apart=2.0) == [963, 3]
 
 
 def test_a_waiting_prefill_is_covered_by_a_request_of_its_own_tenant_only() -> None:

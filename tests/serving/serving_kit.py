@@ -14,7 +14,7 @@ import uvicorn
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 
-from fineflow.serving import Settings, create_app
+from fineflow.serving import ServerSettings, create_app
 from fineflow.testing.langchain import FakeChat
 
 KEY = "a-key-of-the-tests"
@@ -45,7 +45,7 @@ def listening(app: Any) -> Iterator[str]:
 
 
 @contextmanager
-def served(obj: Any, settings: Settings | None = None, **given: Any) -> Iterator[httpx.Client]:
+def served(obj: Any, settings: ServerSettings | None = None, **given: Any) -> Iterator[httpx.Client]:
     """Serves an object; returns a client of it, whose ``app`` is the application."""
     app = create_app(obj, settings, **given)
     with listening(app) as url, httpx.Client(base_url=url, timeout=30) as client:

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
 from serving_kit import KEY, chain_of, echo, served, until_free
 
-from fineflow.serving import Settings
+from fineflow.serving import ServerSettings
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
@@ -22,9 +22,9 @@ USER = {"role": "user", "content": "a b"}
 
 
 @contextmanager
-def asking(obj: Any, settings: Settings | None = None) -> Iterator[tuple[openai.OpenAI, Any]]:
+def asking(obj: Any, settings: ServerSettings | None = None) -> Iterator[tuple[openai.OpenAI, Any]]:
     """OpenAI's client, and the server's."""
-    settings = settings or Settings(api_keys=(KEY,))
+    settings = settings or ServerSettings(api_keys=(KEY,))
     with (
         served(obj, settings, name="rag") as client,
         openai.OpenAI(base_url=f"{client.base_url}/v1", api_key=KEY, max_retries=0) as found,
@@ -110,9 +110,9 @@ def test_a_chat_comes_as_the_object_takes_it(shape: str) -> None:
 def test_the_operator_may_say_how_a_chat_comes() -> None:
     prompt = ChatPromptTemplate.from_template("{question} {style}").partial(style="x")
     chain = {"question": lambda given: given["q"]} | prompt | echo()
-    with asking(chain, Settings(chat_input="q")) as (client, _):
+    with asking(chain, ServerSettings(chat_input="q")) as (client, _):
         assert talk(client, [USER]).choices[0].message.content == "You said: a b x"
-    with asking(chain, Settings(chat_input="messages")) as (client, _), pytest.raises(openai.InternalServerError):
+    with asking(chain, ServerSettings(chat_input="messages")) as (client, _), pytest.raises(openai.InternalServerError):
         talk(client, [USER])
 
 

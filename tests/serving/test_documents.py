@@ -9,7 +9,7 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 from serving_kit import served, wrong
 
-from fineflow.serving import Settings
+from fineflow.serving import ServerSettings
 from fineflow.serving.documents import Document, label
 
 APP: Any = RunnableLambda(lambda x: x)
@@ -82,7 +82,7 @@ REFUSED: dict[str, tuple[list[Any], int, str]] = {
 def test_what_is_not_taken(case: str) -> None:
     files, status, expected = REFUSED[case]
     taken: list[Any] = []
-    with served(APP, Settings(max_upload=4096, max_files=2), ingest=taken.append) as client:
+    with served(APP, ServerSettings(max_upload=4096, max_files=2), ingest=taken.append) as client:
         assert expected in wrong(client.post("/documents", files=[("files", each) for each in files]), status)
         wrong(client.post("/documents", json={"files": []}), 422)
     assert taken == []

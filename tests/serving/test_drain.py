@@ -20,7 +20,7 @@ import httpx
 import pytest
 from serving_kit import events
 
-from fineflow.serving.gate import Gate, draining
+from fineflow.serving.gate import CallGate, draining
 from fineflow.serving.refusals import Refused
 
 MODULE = """
@@ -109,7 +109,7 @@ async def signalled(seconds: float, then: Any) -> list[int]:
 
     before = signal.signal(signal.SIGTERM, own)
     try:
-        gate = Gate(2)
+        gate = CallGate(2)
         with draining(gate, seconds):
             place = gate.enter()
             os.kill(os.getpid(), signal.SIGTERM)

@@ -12,7 +12,7 @@ import pytest
 from langchain_core.runnables import RunnableLambda
 from serving_kit import KEY, chain_of, echo, events, running, served, until_free, wrong
 
-from fineflow.serving import Settings
+from fineflow.serving import ServerSettings
 from fineflow.testing.gates import Gate
 
 ASK = {"input": {"question": "a"}}
@@ -35,7 +35,7 @@ ASK = {"input": {"question": "a"}}
 )
 def test_without_a_key_nothing_is_called(headers: dict[str, Any]) -> None:
     chat = echo()
-    with served(chain_of(chat), Settings(api_keys=("another", KEY))) as client:
+    with served(chain_of(chat), ServerSettings(api_keys=("another", KEY))) as client:
         for path in ("/invoke", "/batch", "/stream", "/v1/chat/completions", "/semantic/sessions", "/documents"):
             response = client.post(path, json=ASK, headers=headers)
             assert "expected an API key" in wrong(response, 401) and KEY not in response.text
@@ -49,7 +49,7 @@ def test_without_a_key_nothing_is_called(headers: dict[str, Any]) -> None:
     "headers", [{"Authorization": f"Bearer {KEY}"}, {"authorization": f"bearer {KEY}"}, {"X-API-Key": KEY}]
 )
 def test_any_of_the_keys_opens(headers: dict[str, str]) -> None:
-    with served(chain_of(echo()), Settings(api_keys=("another", KEY))) as client:
+    with served(chain_of(echo()), ServerSettings(api_keys=("another", KEY))) as client:
         assert client.post("/invoke", json=ASK, headers=headers).status_code == 200
         for path in ("/", "/healthz", "/readyz"):
             assert client.get(path).status_code == 200
@@ -103,7 +103,7 @@ def test_a_body_that_is_too_large_is_refused(chunked: bool) -> None:
             yield b"x" * 1024
 
     chat = echo()
-    with served(chain_of(chat), Settings(max_body=4096)) as client:
+    with served(chain_of(chat), ServerSettings(max_body=4096)) as client:
         content: Any = pieces() if chunked else b"".join(pieces())
         response = client.post("/invoke", content=content, headers={"Content-Type": "application/json"})
         assert wrong(response, 413) == "expected a body of at most 4,096 bytes; send less, or several requests"
@@ -121,7 +121,7 @@ def spoken(url: str, text: str) -> str:
 
 def test_a_body_that_never_ends_is_given_up() -> None:
     chat = echo()
-    with served(chain_of(chat), Settings(body_timeout=0.1)) as client:
+    with served(chain_of(chat), ServerSettings(body_timeout=0.1)) as client:
         head = "POST /invoke HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n"
         answer = spoken(str(client.base_url), head + '{"input"')
     assert answer.startswith("HTTP/1.1 408") and "the body was not there within 0.1 s" in answer
@@ -163,7 +163,7 @@ def test_unknown_paths_are_not_found(path: str) -> None:
 
 def test_calls_beyond_the_places_are_told_to_come_back() -> None:
     gate = Gate()
-    with served(chain_of(echo(gate=gate)), Settings(concurrency=1)) as client:
+    with served(chain_of(echo(gate=gate)), ServerSettings(concurrency=1)) as client:
         with client.stream("POST", "/stream", json=ASK) as response:
             gate.wait_arrived()
             for path in ("/invoke", "/stream"):
@@ -181,7 +181,7 @@ def test_calls_beyond_the_places_are_told_to_come_back() -> None:
 
 def test_a_call_that_takes_too_long_is_stopped() -> None:
     chat = echo(gate=Gate())
-    with served(chain_of(chat), Settings(timeout=0.05)) as client:
+    with served(chain_of(chat), ServerSettings(timeout=0.05)) as client:
         assert "longer than 0.05 s" in wrong(client.post("/invoke", json=ASK), 504)
         assert "longer than 0.05 s" in wrong(client.post("/batch", json={"inputs": [ASK["input"]]}), 504)
         assert events(client.post("/stream", json=ASK).text)[-1][1]["status_code"] == 504
@@ -226,11 +226,11 @@ def test_what_the_object_raises_stays_in_the_log(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize("given", [{"concurrency": 0}, {"timeout": -1}, {"allow": ("root",)}, {"api_keys": ("",)}])
 def test_settings_are_checked(given: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"got|must"):
-        Settings(**given)
+        ServerSettings(**given)
 
 
 def test_settings_reach_other_processes_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FINEFLOW_SERVE", "")
-    settings = Settings(api_keys=(KEY,), allow=("priority",), concurrency=3, page=False)
+    settings = ServerSettings(api_keys=(KEY,), allow=("priority",), concurrency=3, page=False)
     settings.to_environment("module:name")
-    assert Settings.of_environment() == (settings, "module:name")
+    assert ServerSettings.of_environment() == (settings, "module:name")

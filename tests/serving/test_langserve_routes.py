@@ -21,7 +21,7 @@ from serving_kit import chain_of, echo, events, running, served, wrong
 import fineflow
 from fineflow.errors import UsageError
 from fineflow.runtime.queues import request_context
-from fineflow.serving import Settings, create_app
+from fineflow.serving import ServerSettings, create_app
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeRetriever
 
@@ -226,7 +226,7 @@ def test_keyword_arguments_are_for_the_operator_to_allow() -> None:
     body = {"input": "a b c", "kwargs": {"stop": ["b"]}}
     with served(FakeChat(default="a b c")) as client:
         assert "does not let clients set 'stop' (it allows none)" in wrong(client.post("/invoke", json=body), 422)
-    with served(FakeChat(default="a b c"), Settings(allow_kwargs=("stop",))) as client:
+    with served(FakeChat(default="a b c"), ServerSettings(allow_kwargs=("stop",))) as client:
         assert client.post("/invoke", json=body).json()["output"]["content"] == "a "
 
 
@@ -243,7 +243,7 @@ def test_priorities_and_the_like_are_for_the_operator_to_allow() -> None:
     body = {"input": "a", "fineflow": {"priority": 3, "tenant": "paid", "objective": "ttft"}}
     with served(RunnableLambda(look)) as client:
         assert "fineflow." in wrong(client.post("/invoke", json=body), 422)
-    with served(RunnableLambda(look), Settings(allow=("priority", "tenant", "objective"))) as client:
+    with served(RunnableLambda(look), ServerSettings(allow=("priority", "tenant", "objective"))) as client:
         assert client.post("/invoke", json=body).status_code == 200
         assert events(client.post("/stream", json=body).text)[-1][0] == "end"
         assert client.post("/invoke", json={"input": "a"}).status_code == 200
@@ -254,7 +254,7 @@ def test_priorities_and_the_like_are_for_the_operator_to_allow() -> None:
 def test_a_deadline_stops_the_call() -> None:
     gate = Gate()
     chat = echo(gate=gate)
-    with served(chain_of(chat), Settings(allow=("deadline",))) as client:
+    with served(chain_of(chat), ServerSettings(allow=("deadline",))) as client:
         body = {**asked("a"), "fineflow": {"deadline": 0.05}}
         assert "longer than 0.05 s" in wrong(client.post("/invoke", json=body), 504)
         found = events(client.post("/stream", json=body).text)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from serving_kit import chain_of, echo, events, served, wrong
 
-from fineflow.serving import Settings
+from fineflow.serving import ServerSettings
 from fineflow.testing.gates import Gate
 
 ASK = {"input": {"question": "a"}}
@@ -39,7 +39,7 @@ def test_plans_and_timelines_are_the_operators_to_turn_off() -> None:
     with served(chain_of(echo())) as client:
         plan = client.get("/plan")
         assert "Plan for" in plan.text and plan.headers["content-security-policy"].startswith("sandbox")
-    with served(chain_of(echo()), Settings(page=False)) as client:
+    with served(chain_of(echo()), ServerSettings(page=False)) as client:
         wrong(client.get("/"), 404)
         wrong(client.get("/plan"), 404)
         assert "shows no timelines" in wrong(client.post("/stream", json={**ASK, "record": True}), 422)

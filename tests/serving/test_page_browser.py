@@ -10,7 +10,7 @@ import pytest
 from serving_kit import KEY, chain_of, echo, served
 
 from browser import FOUND, Browser, browser
-from fineflow.serving import Settings
+from fineflow.serving import ServerSettings
 from fineflow.testing.gates import Gate
 
 pytestmark = pytest.mark.skipif(FOUND is None, reason="needs chromium or chrome on the path")
@@ -73,7 +73,7 @@ def test_a_stopped_answer_ends_the_call(shown: Browser) -> None:
 
 
 def test_refusals_are_shown(shown: Browser) -> None:
-    with served(chain_of(echo()), Settings(api_keys=(KEY,))) as client:
+    with served(chain_of(echo()), ServerSettings(api_keys=(KEY,))) as client:
         opened(shown, client)
         asked(shown, '{"question": "a"}')
         reached(shown, "document.getElementById('state').textContent.startsWith('expected an API key')")

@@ -13,8 +13,8 @@ from serving_kit import served, until_free, wrong
 
 import fineflow
 from fineflow.engines import EmulatedLLM, LLMProfile
-from fineflow.serving import Settings
-from fineflow.serving.semantic import Sessions
+from fineflow.serving import ServerSettings
+from fineflow.serving.semantic import SemanticSessions
 from fineflow.testing import virtual
 from fineflow.testing.gates import Gate, Meter
 
@@ -109,7 +109,7 @@ def test_what_cannot_be_submitted(engine: Engine, case: str) -> None:
 
 
 def test_sessions_do_not_see_each_other_and_end(engine: Engine) -> None:
-    with served(app(), Settings(sessions=2, session_variables=1)) as client:
+    with served(app(), ServerSettings(sessions=2, session_variables=1)) as client:
         one, other = opened(client), opened(client)
         refused = client.post("/semantic/sessions")
         assert "all 2 sessions are open" in wrong(refused, 429) and int(refused.headers["retry-after"]) > 0
@@ -125,7 +125,7 @@ def test_sessions_do_not_see_each_other_and_end(engine: Engine) -> None:
 
 def test_the_end_of_a_session_cancels_what_it_waits_for(engine: Engine) -> None:
     engine.gate.close()
-    with served(app(), Settings(allow=("deadline",))) as client:
+    with served(app(), ServerSettings(allow=("deadline",))) as client:
         session = opened(client)
         variable = submit(client, session, text={"value": "a"})["answer"]
         assert "longer than" in wrong(get(client, session, variable, fineflow={"deadline": 0.05}), 504)
@@ -136,7 +136,7 @@ def test_the_end_of_a_session_cancels_what_it_waits_for(engine: Engine) -> None:
 
 def test_sessions_that_are_not_used_expire() -> None:
     async def main() -> None:
-        sessions = Sessions(Settings(session_seconds=10))
+        sessions = SemanticSessions(ServerSettings(session_seconds=10))
         unused, used = sessions.begin(), sessions.begin()
         await asyncio.sleep(9)
         session = sessions.get(used)
@@ -169,7 +169,7 @@ def test_without_an_engine_or_with_workers_there_are_none() -> None:
     with served(app()) as client:
         body = {"prompt": "a {{output:b}}"}
         assert "has set no engine" in wrong(client.post(f"{opened(client)}/submit", json=body), 404)
-    with served(app(), Settings(workers=2)) as client:
+    with served(app(), ServerSettings(workers=2)) as client:
         assert "--workers 1" in wrong(client.post("/semantic/sessions"), 501)
-    with served(app(), Settings(semantic=False)) as client:
+    with served(app(), ServerSettings(semantic=False)) as client:
         wrong(client.post("/semantic/sessions"), 404)

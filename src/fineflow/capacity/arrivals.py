@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Any
 
 from fineflow.capacity.simulation import Arrival
-from fineflow.capacity.workload import Shape, Step, Workload
+from fineflow.capacity.workload import CallShape, Workload, WorkStep
 from fineflow.errors import UsageError
 
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -28,7 +28,7 @@ _LEAST_CV = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TraceRow:
     """One request of a trace. at: seconds since the first one. cached: tokens of the prompt that rows before it had."""
 
     at: float
@@ -49,7 +49,7 @@ def random_arrivals(
         yield at, chosen.choice(work.shapes)
 
 
-def traced_arrivals(work: Workload | None, rows: Sequence[Row], engine: str, rate: float | None) -> list[Arrival]:
+def traced_arrivals(work: Workload | None, rows: Sequence[TraceRow], engine: str, rate: float | None) -> list[Arrival]:
     """Returns the calls of a trace. rate: a second, to which its times are stretched; None: as they are.
 
     work None: each row is one request to ``engine``. Else it is a call of the app, in turns of each shape, with the
@@ -59,7 +59,8 @@ def traced_arrivals(work: Workload | None, rows: Sequence[Row], engine: str, rat
     stretch = 1.0 if rate is None else (len(rows) - 1 or 1) / (rate * span)
     if work is None:
         return [
-            (row.at * stretch, Shape((Step("request", engine, row.prompt, row.cached, row.decoded),))) for row in rows
+            (row.at * stretch, CallShape((WorkStep("request", engine, row.prompt, row.cached, row.decoded),)))
+            for row in rows
         ]
     prompts, answers = (fmean(each) or 1.0 for each in ([row.prompt for row in rows], [row.decoded for row in rows]))
     return [
@@ -68,11 +69,11 @@ def traced_arrivals(work: Workload | None, rows: Sequence[Row], engine: str, rat
     ]
 
 
-def _scaled(shape: Shape, prompt: float, decoded: float) -> Shape:
+def _scaled(shape: CallShape, prompt: float, decoded: float) -> CallShape:
     return replace(shape, steps=tuple(each.scaled(prompt, decoded) for each in shape.steps))
 
 
-def read_trace(path: Path, *, cache: bool = True) -> list[Row]:
+def read_trace(path: Path, *, cache: bool = True) -> list[TraceRow]:
     """Reads a trace of either format. cache: the blocks that earlier rows had are cached, as if all rows had met on
     instances that never drop any; else none are.
 
@@ -91,7 +92,7 @@ def read_trace(path: Path, *, cache: bool = True) -> list[Row]:
     return [replace(row, at=row.at - rows[0].at) for row in rows]
 
 
-def _azure(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
+def _azure(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[TraceRow]:
     (number, head), *rest = lines
     names = [name.strip() for name in next(csv.reader([head]), [])]
     if not set(_AZURE) <= set(names):
@@ -111,10 +112,10 @@ def _azure(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
             wanted = "a time not before the last one, and two numbers of tokens"
             raise _wrong(path, number, line, wanted) from None
         last = time
-        yield Row(time.timestamp(), max(tokens[0], 1), tokens[1])
+        yield TraceRow(time.timestamp(), max(tokens[0], 1), tokens[1])
 
 
-def _mooncake(path: Path, lines: Iterable[tuple[int, str]], cache: bool) -> Iterator[Row]:
+def _mooncake(path: Path, lines: Iterable[tuple[int, str]], cache: bool) -> Iterator[TraceRow]:
     seen, last = set[Any](), -float("inf")
     for number, line in lines:
         if not line.strip():
@@ -132,7 +133,7 @@ def _mooncake(path: Path, lines: Iterable[tuple[int, str]], cache: bool) -> Iter
             wanted = "an object with timestamp (ms, not before the last one), input_length, output_length and hash_ids"
             raise _wrong(path, number, line, wanted) from None
         last = at
-        yield Row(at / 1000, max(prompt, 1), decoded, min(known, max(prompt - 1, 0)))
+        yield TraceRow(at / 1000, max(prompt, 1), decoded, min(known, max(prompt - 1, 0)))
 
 
 def _wrong(path: Path, number: int, line: str, wanted: str) -> UsageError:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from html import escape
 from typing import Any
 
-from fineflow.capacity.search import Plan, Search, percentile
+from fineflow.capacity.search import CapacityPlan, InstanceSearch, percentile
 from fineflow.observe.timeline_style import STYLE
 from fineflow.observe.tracks import duration, nice_step
 
@@ -20,12 +20,12 @@ _WIDE, _HIGH, _LEFT, _BELOW = 720, 240, 64, 34  # of a plot, in px
 Points = Sequence[tuple[float, float]]
 
 
-def to_text(plan: Plan, about: str) -> str:
+def to_text(plan: CapacityPlan, about: str) -> str:
     """Renders a plan as lines of text. about: a sentence on the load."""
     return "\n".join([about, "", *_columns(_rows(plan)), "", *_verdicts(plan)])
 
 
-def _rows(plan: Plan) -> list[tuple[str, ...]]:
+def _rows(plan: CapacityPlan) -> list[tuple[str, ...]]:
     priced = any(each.price is not None for each in plan.engines)
     rows = [("engine", "instances", *(("price/h", "cost/h") if priced else ()), "load", "busy", "wait", "limit")]
     for each in plan.engines:
@@ -47,7 +47,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _verdicts(plan: Plan) -> Iterator[str]:
+def _verdicts(plan: CapacityPlan) -> Iterator[str]:
     for objective, measured, error in plan.found:
         margin = "" if math.isnan(error) else f" ± {duration(error)}"
         state = "met" if measured <= objective.seconds else "NOT MET"
@@ -57,7 +57,7 @@ def _verdicts(plan: Plan) -> Iterator[str]:
         yield f"No plan: {plan.why}."
 
 
-def to_dict(plan: Plan) -> dict[str, Any]:
+def to_dict(plan: CapacityPlan) -> dict[str, Any]:
     """Returns a plan as plain data; seconds, and calls a second."""
     values = plan.outcome.latencies
     return {
@@ -78,12 +78,12 @@ def to_dict(plan: Plan) -> dict[str, Any]:
     }
 
 
-def to_json(plan: Plan) -> str:
+def to_json(plan: CapacityPlan) -> str:
     """Returns a plan as JSON, see ``to_dict``."""
     return json.dumps(to_dict(plan), indent=1)
 
 
-def to_html(plan: Plan, search: Search, about: str) -> str:
+def to_html(plan: CapacityPlan, search: InstanceSearch, about: str) -> str:
     """Renders one self-contained page. Simulates more and less load on the instances of the plan."""
     cells = "".join(
         "<tr>" + "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) + "</tr>"
@@ -105,7 +105,7 @@ def to_html(plan: Plan, search: Search, about: str) -> str:
     )
 
 
-def _over_rates(plan: Plan, search: Search) -> Mapping[str, Points]:
+def _over_rates(plan: CapacityPlan, search: InstanceSearch) -> Mapping[str, Points]:
     counts = {each.name: each.instances for each in plan.engines}
     usual = percentile(plan.outcome.latencies, 50)
     curves: dict[str, list[tuple[float, float]]] = {"p50": [], "p95": [], "p99": []}

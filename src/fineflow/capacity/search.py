@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from statistics import stdev
 
 from fineflow.backends.emulated import BatchProfile
-from fineflow.capacity.simulation import Arrival, Outcome, Simulation
-from fineflow.capacity.workload import Shape, Workload, longest_path
+from fineflow.capacity.simulation import Arrival, Simulation, SimulationOutcome
+from fineflow.capacity.workload import CallShape, Workload, longest_path
 from fineflow.errors import UsageError
 from fineflow.observe.tracks import duration
 
@@ -39,7 +39,7 @@ class Objective:
         """Returns True if a call takes longer."""
         return (first if self.first else latency) > self.seconds
 
-    def of(self, outcome: Outcome) -> tuple[float, float]:
+    def of(self, outcome: SimulationOutcome) -> tuple[float, float]:
         """Returns the measured percentile in seconds, and its standard error, from equal parts of the load."""
         values = outcome.first if self.first else outcome.latencies
         size = len(values) // _PARTS
@@ -80,7 +80,7 @@ class EnginePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class CapacityPlan:
     """The least instances that were found, and what calls take with them.
 
     rate: calls a second. found: of each objective the measured seconds, and their standard error. why: what bounds the
@@ -92,7 +92,7 @@ class Plan:
     found: tuple[tuple[Objective, float, float], ...]
     why: str
     tries: int
-    outcome: Outcome
+    outcome: SimulationOutcome
 
     @property
     def bottleneck(self) -> EnginePlan:
@@ -106,7 +106,7 @@ class Plan:
         return sum(prices) if len(prices) == len(self.engines) else None
 
 
-class Search:
+class InstanceSearch:
     """Simulates a load on any numbers of instances.
 
     arrivals: at least two, in the order of time. fixed: instances of engines whose number is given. prices: of an hour
@@ -130,7 +130,7 @@ class Search:
         self._seen: dict[tuple[int, ...], bool] = {}
         self._limits: dict[str, float] = {}  # of one instance
 
-    def plan(self) -> Plan:
+    def plan(self) -> CapacityPlan:
         """Returns the least instances that meet the objectives, or why none do.
 
         The costliest engine gets the fewest instances with which the objectives can be met, then the next one. In the
@@ -169,7 +169,9 @@ class Search:
             self._say(f"{shown}: {'enough' if self._seen[key] else 'not enough'}")
         return self._seen[key]
 
-    def simulated(self, counts: Mapping[str, int], arrivals: Sequence[Arrival], *, early: bool = False) -> Outcome:
+    def simulated(
+        self, counts: Mapping[str, int], arrivals: Sequence[Arrival], *, early: bool = False
+    ) -> SimulationOutcome:
         """Simulates arrivals. early: stops as soon as an objective is missed for certain."""
         warm = arrivals[0][0] + _WARM * (arrivals[-1][0] - arrivals[0][0])
         counted = sum(1 for at, _ in arrivals if at >= warm)
@@ -177,7 +179,7 @@ class Search:
         sim = Simulation(self.work.profiles, counts, by_arrival=self.work.stock)
         return sim.run(arrivals, late if early else (), warm=warm)
 
-    def _planned(self, counts: Mapping[str, int], why: str) -> Plan:
+    def _planned(self, counts: Mapping[str, int], why: str) -> CapacityPlan:
         outcome = self.simulated(counts, self.arrivals)
         found = tuple((each, *each.of(outcome)) for each in self.objectives)
         if not why and any(not measured <= each.seconds for each, measured, _ in found):
@@ -193,7 +195,7 @@ class Search:
             )
             for name, count in counts.items()
         )
-        return Plan(self.rate, engines, found, why, len(self._seen), outcome)
+        return CapacityPlan(self.rate, engines, found, why, len(self._seen), outcome)
 
     def limit(self, name: str, count: int) -> float:
         """Returns the calls a second that so many instances of an engine serve, while all else takes no time."""
@@ -214,11 +216,11 @@ class Search:
         self._limits[name] = sum(end > seconds / 2 for end in ends) / (seconds / 2) / _MEASURED
         return self._limits[name] * count
 
-    def _shapes(self) -> list[Shape]:
+    def _shapes(self) -> list[CallShape]:
         """Returns up to so many shapes of the load."""
         return [shape for _, shape in self.arrivals[:: max(len(self.arrivals) // _SHAPES, 1)]]
 
-    def at_rate(self, counts: Mapping[str, int], rate: float, calls: int) -> Outcome:
+    def at_rate(self, counts: Mapping[str, int], rate: float, calls: int) -> SimulationOutcome:
         """Simulates the first calls of the load, faster or slower."""
         first, stretch = self.arrivals[0][0], self.rate / rate
         return self.simulated(counts, [((at - first) * stretch, shape) for at, shape in self.arrivals[:calls]])
@@ -248,10 +250,10 @@ class Search:
         return f"the objectives are not met with {shown}{because}"
 
 
-def _only(shape: Shape, name: str) -> Shape:
+def _only(shape: CallShape, name: str) -> CallShape:
     """Returns a call in which only the steps on one engine take time."""
     kept = (step if step.engine == name else replace(step, engine="", seconds=0.0, gap=0.0) for step in shape.steps)
-    return Shape(tuple(kept))
+    return CallShape(tuple(kept))
 
 
 def _rate(arrivals: Sequence[Arrival]) -> float:

@@ -25,7 +25,7 @@ Profile = LLMProfile | BatchProfile
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class WorkStep:
     """A piece of work of a call on one engine; ``engine`` "": of the app itself, or of a service that it calls.
 
     prompt, cached, decoded: tokens of a request to an LLM; cached ones are not computed. items: for a batch engine.
@@ -43,7 +43,7 @@ class Step:
     after: tuple[tuple[int, float], ...] = ()
     gap: float = 0.0
 
-    def scaled(self, prompt: float, decoded: float) -> Step:
+    def scaled(self, prompt: float, decoded: float) -> WorkStep:
         """Returns the step with so many times the tokens, at least one of each kind that it has."""
         tokens = max(round(self.prompt * prompt), 1) if self.prompt else 0
         cached = min(round(self.cached * prompt), max(tokens - 1, 0))
@@ -56,10 +56,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class CallShape:
     """One call: its steps, each behind those that it waits for. rest: seconds of the app's own code after them."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[WorkStep, ...]
     rest: float = 0.0
 
     @property
@@ -77,7 +77,7 @@ class Workload:
     stock: calls of the app as it is.
     """
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[CallShape, ...]
     profiles: Mapping[str, Profile]
     stock: bool = False
 
@@ -91,7 +91,7 @@ class Workload:
         return found
 
 
-def _at_best(step: Step, profile: Profile) -> float:
+def _at_best(step: WorkStep, profile: Profile) -> float:
     if isinstance(profile, BatchProfile):
         return step.items * profile.seconds(profile.max_batch) / profile.max_batch
     new = step.prompt - step.cached
@@ -101,12 +101,12 @@ def _at_best(step: Step, profile: Profile) -> float:
     return new * profile.prefill_token * free + max(step.decoded - 1, 0) * decoding
 
 
-def longest_path(shape: Shape, profiles: Mapping[str, Profile]) -> list[tuple[Step, float]]:
+def longest_path(shape: CallShape, profiles: Mapping[str, Profile]) -> list[tuple[WorkStep, float]]:
     """Returns the steps of the longest path of a call on idle engines, each with its seconds and those of its gap."""
-    paths: list[tuple[float, list[tuple[Step, float]]]] = []
+    paths: list[tuple[float, list[tuple[WorkStep, float]]]] = []
     for step in shape.steps:
         alone = _alone(step, profiles.get(step.engine))
-        start, before = 0.0, list[tuple[Step, float]]()
+        start, before = 0.0, list[tuple[WorkStep, float]]()
         for place, share in step.after:
             end, path = paths[place]
             if (begins := end - (1 - share) * path[-1][1]) >= start:
@@ -115,7 +115,7 @@ def longest_path(shape: Shape, profiles: Mapping[str, Profile]) -> list[tuple[St
     return max(paths, key=lambda found: found[0], default=(0.0, []))[1]
 
 
-def _alone(step: Step, profile: Profile | None) -> float:
+def _alone(step: WorkStep, profile: Profile | None) -> float:
     if profile is None:
         return step.seconds
     if isinstance(profile, BatchProfile):
@@ -131,7 +131,7 @@ class _Seen:
     each, from the inside out; empty if the graph does not know it. run: of the innermost graph.
     """
 
-    step: Step
+    step: WorkStep
     asked: float
     start: float
     end: float
@@ -139,10 +139,10 @@ class _Seen:
     run: int
 
 
-def shape_of(call: RecordedCall, lanes: Mapping[str, str]) -> Shape:
+def shape_of(call: RecordedCall, lanes: Mapping[str, str]) -> CallShape:
     """Returns the steps of a recorded call. lanes: the engine of each lane of intervals that is one."""
     seen = _seen(call, lanes)
-    steps: list[Step] = []
+    steps: list[WorkStep] = []
     above: list[frozenset[int]] = []  # all that each step waits for
     for at, each in enumerate(seen):
         shares = {i: share for i, other in enumerate(seen[:at]) if (share := _share(other, each))}
@@ -152,10 +152,10 @@ def shape_of(call: RecordedCall, lanes: Mapping[str, str]) -> Shape:
         ready = max((seen[i].start + share * (seen[i].end - seen[i].start) for i, share in after), default=call.began)
         steps.append(replace(each.step, after=after, gap=max(each.asked - ready, 0.0)))
     last = max((each.end for each in seen), default=call.began)
-    return Shape(tuple(steps), max((call.ended or last) - last, 0.0))
+    return CallShape(tuple(steps), max((call.ended or last) - last, 0.0))
 
 
-def with_times(cold: Shape, warm: Shape) -> Shape:
+def with_times(cold: CallShape, warm: CallShape) -> CallShape:
     """Returns a call with the seconds that a later one took in the app's own code and in services, step by step.
 
     For two calls with one input: the first one imports and plans, the second one finds its own prompts cached.
@@ -167,7 +167,7 @@ def with_times(cold: Shape, warm: Shape) -> Shape:
             later.remove(other)
             step = replace(step, seconds=other.seconds, gap=other.gap)
         steps.append(step)
-    return Shape(tuple(steps), warm.rest)
+    return CallShape(tuple(steps), warm.rest)
 
 
 def _seen(call: RecordedCall, lanes: Mapping[str, str]) -> list[_Seen]:
@@ -220,12 +220,12 @@ def _graphs(graph: Graph) -> Iterator[Graph]:
             yield from _graphs(body)
 
 
-def _step(i: Interval, engine: str) -> Step:
+def _step(i: Interval, engine: str) -> WorkStep:
     if not engine:
-        return Step(i.label, seconds=i.end - i.start)
+        return WorkStep(i.label, seconds=i.end - i.start)
     if i.tokens is None:
-        return Step(i.label, engine, items=i.items)
-    return Step(i.label, engine, i.tokens.prompt, i.tokens.cached, i.tokens.decoded)
+        return WorkStep(i.label, engine, items=i.items)
+    return WorkStep(i.label, engine, i.tokens.prompt, i.tokens.cached, i.tokens.decoded)
 
 
 def _share(before: _Seen, then: _Seen) -> float:

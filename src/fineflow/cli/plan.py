@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from fineflow.capacity import report
     from fineflow.capacity.arrivals import random_arrivals, read_trace, traced_arrivals
     from fineflow.capacity.example_calls import profiles_of, workload
-    from fineflow.capacity.search import Search, objective
+    from fineflow.capacity.search import InstanceSearch, objective
     from fineflow.capacity.workload import Workload
 
     objectives = [objective(text) for text in args.slo]
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"only {len(arrivals)} calls arrive in {args.seconds:g} s; expected more: --seconds")
     work = work or Workload(tuple(shape for _, shape in arrivals[:1]), known)
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
-    search = Search(work, arrivals, objectives, fixed=fixed, prices=prices, say=say)
+    search = InstanceSearch(work, arrivals, objectives, fixed=fixed, prices=prices, say=say)
     plan = search.plan()
     about = f"{plan.rate:,.4g} calls a second, {len(arrivals):,} calls in all, simulated."
     if args.html is not None:

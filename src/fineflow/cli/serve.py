@@ -45,13 +45,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from fineflow.serving import Settings
+        from fineflow.serving import ServerSettings
         from fineflow.serving.app import of_environment
     except ImportError as error:
         raise UsageError(f"{error.name or error} is not installed; it comes with: {installing('serve')}") from error
 
     try:
-        settings = Settings(**_given(args))
+        settings = ServerSettings(**_given(args))
     except ValueError as error:
         raise UsageError(str(error)) from error
     if args.host not in ("127.0.0.1", "::1", "localhost") and not settings.api_keys:

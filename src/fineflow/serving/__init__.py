@@ -7,6 +7,6 @@ routes     LangServe's, OpenAI's, Parrot's, documents      routes.py, chat.py, s
 """
 
 from fineflow.serving.app import create_app
-from fineflow.serving.settings import Settings
+from fineflow.serving.settings import ServerSettings
 
-__all__ = ["Settings", "create_app"]
+__all__ = ["ServerSettings", "create_app"]

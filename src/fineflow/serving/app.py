@@ -13,17 +13,17 @@ from fastapi import FastAPI, Response
 import fineflow
 from fineflow.errors import UsageError
 from fineflow.serving import chat, documents, page, refusals, routes, semantic
-from fineflow.serving.gate import Gate, draining
-from fineflow.serving.guard import Guard
-from fineflow.serving.served import App, app_of, found
-from fineflow.serving.settings import Settings
+from fineflow.serving.gate import CallGate, draining
+from fineflow.serving.guard import RequestGuard
+from fineflow.serving.served import ServedApp, app_of, found
+from fineflow.serving.settings import ServerSettings
 
 _STARTUP_FAILURE = 3  # the exit status by which uvicorn's parent knows that another worker would fail, too
 
 
 def create_app(
     obj: Any,
-    settings: Settings | None = None,
+    settings: ServerSettings | None = None,
     *,
     make: Callable[[], Any] | None = None,
     ingest: Callable[..., Any] | None = None,
@@ -37,12 +37,12 @@ def create_app(
 
     Raises: UsageError for another kind of object.
     """
-    return _made(app_of(obj, make, ingest=ingest, name=name), settings or Settings())
+    return _made(app_of(obj, make, ingest=ingest, name=name), settings or ServerSettings())
 
 
 def of_environment() -> FastAPI:
     """Returns the application that ``fineflow serve`` has described for this process."""
-    settings, name = Settings.of_environment()
+    settings, name = ServerSettings.of_environment()
     return _made(found(name), settings)
 
 
@@ -55,10 +55,10 @@ def worker() -> FastAPI:
         raise SystemExit(_STARTUP_FAILURE) from error
 
 
-def _made(app: App, settings: Settings) -> FastAPI:
-    gate, answers = Gate(settings.concurrency), Counter[tuple[str, int]]()
+def _made(app: ServedApp, settings: ServerSettings) -> FastAPI:
+    gate, answers = CallGate(settings.concurrency), Counter[tuple[str, int]]()
     serving = routes.Serving(app.served, settings, gate)
-    sessions = semantic.Sessions(settings)
+    sessions = semantic.SemanticSessions(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +75,7 @@ def _made(app: App, settings: Settings) -> FastAPI:
     )
     made.state.gate = gate
     refusals.install(made)
-    made.add_middleware(Guard, settings=settings, answers=answers)
+    made.add_middleware(RequestGuard, settings=settings, answers=answers)
     for router in (routes, chat):
         made.include_router(router.router(serving))
     made.include_router(documents.router(serving, app.ingest))
@@ -105,7 +105,7 @@ def _made(app: App, settings: Settings) -> FastAPI:
     return made
 
 
-def _figures(gate: Gate, answers: Counter[tuple[str, int]]) -> str:
+def _figures(gate: CallGate, answers: Counter[tuple[str, int]]) -> str:
     lines = [
         "# HELP fineflow_http_calls_running Calls under way.",
         "# TYPE fineflow_http_calls_running gauge",

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from fineflow.runtime.call.identity import identity
 from fineflow.serving.gate import Place
 from fineflow.serving.refusals import Refused, of
-from fineflow.serving.settings import Settings
+from fineflow.serving.settings import ServerSettings
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ class PerRequest(BaseModel):
     deadline: float | None = Field(default=None, gt=0)
     tenant: str | None = Field(default=None, min_length=1, max_length=64)
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: ServerSettings) -> None:
         """Raises Refused for a field that the operator does not allow."""
         if unwanted := [name for name in self.model_fields_set if name not in settings.allow]:
             allowed = f"it allows {', '.join(settings.allow)}" if settings.allow else "it allows none"
@@ -47,7 +47,7 @@ class PerRequest(BaseModel):
 class Calling:
     """How one call runs. place: given back when it ends. run: its id, for the log."""
 
-    def __init__(self, settings: Settings, given: PerRequest, place: Place, run: str = "") -> None:
+    def __init__(self, settings: ServerSettings, given: PerRequest, place: Place, run: str = "") -> None:
         self.seconds = min(settings.timeout, given.deadline or settings.timeout)
         self.given, self.place, self.run = given, place, run
 

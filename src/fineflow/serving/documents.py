@@ -26,7 +26,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w .()+-]")
 class Document:
     """An upload. name: what the client calls it, a label without folders and control characters; it is no path.
 
-    media_type: one of ``Settings.upload_types``, and texts are UTF-8.
+    media_type: one of ``ServerSettings.upload_types``, and texts are UTF-8.
     """
 
     name: str

@@ -16,7 +16,7 @@ from fineflow.serving.refusals import Refused
 class Place:
     """Places of one request; ``leave`` gives them back, once."""
 
-    def __init__(self, gate: Gate, count: int) -> None:
+    def __init__(self, gate: CallGate, count: int) -> None:
         self._gate, self._count = gate, count
         gate.running += count
 
@@ -26,7 +26,7 @@ class Place:
         self._gate._left(count)
 
 
-class Gate:
+class CallGate:
     """Admits calls. running: that are under way. draining: no more are admitted."""
 
     def __init__(self, most: int) -> None:
@@ -64,7 +64,7 @@ class Gate:
 
 
 @contextmanager
-def draining(gate: Gate, seconds: float) -> Iterator[None]:
+def draining(gate: CallGate, seconds: float) -> Iterator[None]:
     """Delays the first SIGTERM or SIGINT of the block until accepted calls have ended, or for ``seconds`` at most.
 
     The server's own handler then runs; it sends what is left to send. A second signal goes straight to it. Does nothing

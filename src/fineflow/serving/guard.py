@@ -11,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fineflow.serving.refusals import Refused, response
-from fineflow.serving.settings import Settings
+from fineflow.serving.settings import ServerSettings
 
 OPEN = frozenset({"/", "/healthz", "/readyz"})
 """Routes without a key: they tell nothing of the object."""
@@ -19,10 +19,10 @@ OPEN = frozenset({"/", "/healthz", "/readyz"})
 _SITES = (None, "same-origin", "none")
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware. answers: how many responses there were, by route and status."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, answers: Counter[tuple[str, int]]) -> None:
+    def __init__(self, app: ASGIApp, settings: ServerSettings, answers: Counter[tuple[str, int]]) -> None:
         self._app, self._settings, self._answers = app, settings, answers
         self._keys = [key.encode() for key in settings.api_keys]
 

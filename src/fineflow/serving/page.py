@@ -11,7 +11,7 @@ from fastapi import APIRouter
 from fastapi.responses import HTMLResponse
 
 import fineflow
-from fineflow.serving.served import App
+from fineflow.serving.served import ServedApp
 
 _POLICY = (
     "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'unsafe-inline'; connect-src 'self'; "
@@ -20,7 +20,7 @@ _POLICY = (
 _HEADERS = {"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 
 
-def router(app: App) -> APIRouter:
+def router(app: ServedApp) -> APIRouter:
     """Returns the routes of the page. It loads nothing from elsewhere, and frames may not run scripts."""
     made, text = APIRouter(), files("fineflow.serving").joinpath("page.html").read_text(encoding="utf-8")
     text = text.replace("{name}", escape(app.served.name))

@@ -13,10 +13,10 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model, mo
 
 from fineflow.errors import shown
 from fineflow.serving.calls import Calling, EventStream, PerRequest, encoded, event
-from fineflow.serving.gate import Gate
+from fineflow.serving.gate import CallGate
 from fineflow.serving.refusals import Refused, body
-from fineflow.serving.served import Served
-from fineflow.serving.settings import Settings
+from fineflow.serving.served import ServedObject
+from fineflow.serving.settings import ServerSettings
 
 
 class ClientConfig(BaseModel):
@@ -63,9 +63,9 @@ class _Body(BaseModel):
 class Serving:
     """What routes share."""
 
-    served: Served
-    settings: Settings
-    gate: Gate
+    served: ServedObject
+    settings: ServerSettings
+    gate: CallGate
 
     def config(self, given: ClientConfig | None, run: UUID) -> dict[str, Any]:
         """Returns the config of a call. Raises Refused: 422 for what clients may not set."""
@@ -165,7 +165,13 @@ def add_route(made: APIRouter, path: str, endpoint: Any, body: Any, **about: Any
 
 
 async def _events(
-    calling: Calling, served: Served, given: Any, config: dict[str, Any], kwargs: Mapping[str, Any], *, record: bool
+    calling: Calling,
+    served: ServedObject,
+    given: Any,
+    config: dict[str, Any],
+    kwargs: Mapping[str, Any],
+    *,
+    record: bool,
 ) -> AsyncGenerator[bytes, None]:
     from fineflow.recording.recorder import record as recorded
 

@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, conv
 from langchain_core.messages.utils import convert_to_openai_messages
 from pydantic import BaseModel, BeforeValidator, RootModel, ValidationError
 
-from fineflow.serving.chat_inputs import TEXT, Shape, shape_of
+from fineflow.serving.chat_inputs import TEXT, InputForm, shape_of
 from fineflow.serving.refusals import Refused
 from fineflow.serving.served import Completion, Config
 
@@ -55,7 +55,7 @@ class ServedRunnable:
     # Chats.
 
     def chat_input(self, messages: Sequence[Mapping[str, Any]], form: str) -> Any:
-        shape = Shape.of(form) if form else self._shape
+        shape = InputForm.of(form) if form else self._shape
         if shape is None:
             raise Refused(404, f"{self.name} takes neither messages nor one text, so it has no chat; use /invoke")
         try:

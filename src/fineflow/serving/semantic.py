@@ -21,7 +21,7 @@ from fineflow.protocols import Sampling
 from fineflow.serving.calls import PerRequest, encoded
 from fineflow.serving.refusals import Refused, of
 from fineflow.serving.routes import Serving
-from fineflow.serving.settings import Settings
+from fineflow.serving.settings import ServerSettings
 
 
 class _Strict(BaseModel):
@@ -35,7 +35,7 @@ class Placeholder(_Strict):
     variable: str | None = None
 
 
-class How(_Strict):
+class DecodingParameters(_Strict):
     """Decoding parameters, as in ``fineflow.protocols.Sampling``."""
 
     max_tokens: int = Field(default=256, ge=1)
@@ -43,16 +43,16 @@ class How(_Strict):
     stop: list[str] = Field(default=[], max_length=8)
 
 
-class Submission(_Strict):
+class PromptSubmission(_Strict):
     """A request of the model: a prompt with ``{{input:name}}`` and ``{{output:name}}``, and what its inputs are."""
 
     prompt: str = Field(min_length=1)
     placeholders: dict[str, Placeholder] = {}
-    sampling: How = How()
+    sampling: DecodingParameters = DecodingParameters()
     chat: bool = False
 
 
-class Wanted(_Strict):
+class ValueRequest(_Strict):
     """A variable whose value is wanted, and what for."""
 
     variable: str
@@ -60,7 +60,7 @@ class Wanted(_Strict):
     fineflow: PerRequest = PerRequest()
 
 
-class _Session:
+class _SemanticSession:
     def __init__(self) -> None:
         self.variables: dict[str, SemanticVariable] = {}
         self.waiting = 0
@@ -74,11 +74,11 @@ class _Session:
         self.variables.clear()
 
 
-class Sessions:
+class SemanticSessions:
     """The sessions of a process, bounded in number; each ends when it has not been used for a while."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings, self._open = settings, dict[str, _Session]()
+    def __init__(self, settings: ServerSettings) -> None:
+        self._settings, self._open = settings, dict[str, _SemanticSession]()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -89,11 +89,11 @@ class Sessions:
             text = f"all {self._settings.sessions} sessions are open; close one, or try again later"
             raise Refused(429, text, code="rate_limit_exceeded", headers={"Retry-After": "10"})
         name = secrets.token_urlsafe(24)
-        self._open[name] = _Session()
+        self._open[name] = _SemanticSession()
         self.get(name)
         return name
 
-    def get(self, name: str) -> _Session:
+    def get(self, name: str) -> _SemanticSession:
         """Returns a session, whose time begins anew. Raises Refused: 404 if there is none."""
         found = self._open.get(name)
         if found is None:
@@ -124,7 +124,7 @@ class Sessions:
             self.end(name)
 
 
-def router(serving: Serving, sessions: Sessions) -> APIRouter:
+def router(serving: Serving, sessions: SemanticSessions) -> APIRouter:
     """Returns the routes below ``/semantic``."""
     settings, made = serving.settings, APIRouter(prefix="/semantic/sessions")
 
@@ -136,7 +136,7 @@ def router(serving: Serving, sessions: Sessions) -> APIRouter:
         return {"session_id": sessions.begin(), "expires_after": settings.session_seconds}
 
     @made.post("/{session}/submit")
-    async def submit(session: str, asked: Submission) -> dict[str, Any]:
+    async def submit(session: str, asked: PromptSubmission) -> dict[str, Any]:
         """Adds a request to the program; returns the ids of its outputs. Nothing runs before a value is wanted."""
         found = sessions.get(session)
         inputs = {name: _input(found, name, each) for name, each in asked.placeholders.items()}
@@ -148,7 +148,7 @@ def router(serving: Serving, sessions: Sessions) -> APIRouter:
         return {"variables": ids}
 
     @made.post("/{session}/get")
-    async def get(session: str, asked: Wanted, request: Request) -> Response:
+    async def get(session: str, asked: ValueRequest, request: Request) -> Response:
         """Returns the value of a variable; runs what it depends on, unless that was done."""
         found = sessions.get(session)
         variable = _variable(found, asked.variable)
@@ -178,20 +178,22 @@ def router(serving: Serving, sessions: Sessions) -> APIRouter:
     return made
 
 
-def _input(session: _Session, name: str, given: Placeholder) -> Any:
+def _input(session: _SemanticSession, name: str, given: Placeholder) -> Any:
     if (given.value is None) == (given.variable is None):
         raise Refused(422, f"placeholders.{name[:80]}: expected either value or variable")
     return given.value if given.variable is None else _variable(session, given.variable)
 
 
-def _variable(session: _Session, name: str) -> SemanticVariable:
+def _variable(session: _SemanticSession, name: str) -> SemanticVariable:
     found = session.variables.get(name)
     if found is None:
         raise Refused(404, "there is no such variable in this session; submit returns their ids")
     return found
 
 
-def _variables(asked: Submission, inputs: dict[str, Any], settings: Settings) -> dict[str, SemanticVariable]:
+def _variables(
+    asked: PromptSubmission, inputs: dict[str, Any], settings: ServerSettings
+) -> dict[str, SemanticVariable]:
     """Returns the outputs of a prompt as variables, by name. Raises Refused for a prompt that cannot be used."""
     if asked.sampling.max_tokens > settings.max_tokens:
         raise Refused(422, f"sampling.max_tokens: expected at most {settings.max_tokens}")
@@ -207,7 +209,7 @@ def _variables(asked: Submission, inputs: dict[str, Any], settings: Settings) ->
     return dict(zip(function.outputs, made if isinstance(made, tuple) else (made,), strict=True))
 
 
-def _sampling(how: How) -> Sampling:
+def _sampling(how: DecodingParameters) -> Sampling:
     return Sampling(max_tokens=how.max_tokens, temperature=how.temperature, stop=tuple(how.stop))
 
 

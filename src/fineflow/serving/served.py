@@ -28,7 +28,7 @@ class Completion:
     usage: tuple[int, int] | None = None
 
 
-class Served(Protocol):
+class ServedObject(Protocol):
     """An object as routes see it.
 
     input, output: types that pydantic checks, and makes schemas of. configurable: keys of ``config["configurable"]``
@@ -54,7 +54,7 @@ class Served(Protocol):
         """Yields the pieces of an answer."""
 
     def chat_input(self, messages: Sequence[Mapping[str, Any]], form: str) -> Any:
-        """Returns OpenAI's messages as an input. form: ``Settings.chat_input``.
+        """Returns OpenAI's messages as an input. form: ``ServerSettings.chat_input``.
 
         Raises Refused for what the object cannot take, and for messages that are not valid.
         """
@@ -67,15 +67,15 @@ class Served(Protocol):
 
 
 @dataclass(frozen=True)
-class App:
+class ServedApp:
     """What ``MODULE:NAME`` names. make: returns it, or a new one. ingest: the module's function for documents."""
 
-    served: Served
+    served: ServedObject
     obj: Any
     ingest: Callable[..., Any] | None = field(default=None)
 
 
-def found(name: str) -> App:
+def found(name: str) -> ServedApp:
     """Returns the object that ``module:name`` names, optimized. Raises UsageError if it cannot be served."""
     from fineflow.checking import named
 
@@ -91,7 +91,7 @@ def app_of(
     ingest: Callable[..., Any] | None = None,
     name: str = "",
     where: str = "the object",
-) -> App:
+) -> ServedApp:
     """Returns an object as an app; optimizes it. make: makes another one for each conversation of a chat engine. name:
     of the model in OpenAI's routes; default: of its class. where: for messages.
 
@@ -104,13 +104,13 @@ def app_of(
         from fineflow.serving.runnables import ServedRunnable
 
         fast = _optimized(obj)
-        return App(ServedRunnable(fast, name), fast, ingest)
+        return ServedApp(ServedRunnable(fast, name), fast, ingest)
     if index is not None and not isinstance(inner, type) and (hasattr(inner, "aquery") or hasattr(inner, "achat")):
-        from fineflow.serving.engines import served_engine
+        from fineflow.serving.index_engines import served_engine
 
         fast = _optimized(obj)
         if engine := served_engine(fast, name, make and (lambda: fast if (new := make()) is obj else _optimized(new))):
-            return App(engine, fast, ingest)
+            return ServedApp(engine, fast, ingest)
     kind = f"the class {inner.__name__}" if isinstance(inner, type) else f"of class {type(inner).__name__}"
     raise UsageError(
         f"{where} is {kind}; expected a LangChain Runnable, a LangGraph graph, a query or chat engine of "

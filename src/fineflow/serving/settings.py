@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Settings:
+class ServerSettings:
     """Settings of a server. Sizes in bytes, times in seconds.
 
     api_keys: one of them has to come with each request; none: everybody may call. allow: fields of ``"fineflow"`` that

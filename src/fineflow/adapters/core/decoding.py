@@ -72,9 +72,8 @@ async def adecode(engine: LLMEngine, prompt: Callable[[], str], sampling: Sampli
 
 
 async def encode(engine: LLMEngine, prompt: Callable[[], str], *, aside: bool = False) -> list[int]:
-    """Returns the tokens of a prompt; an engine's first call runs in a thread, because it may load the tokenizer.
-
-    So does each call of an engine that asks another process.
+    """Returns the tokens of a prompt. The first call of an engine runs in a thread, because it may load the tokenizer;
+    so does each call of one that asks another process.
 
     aside: encodes in a thread in any case, for long texts that nobody waits for.
     """

@@ -127,8 +127,8 @@ class _Visits:
         self.last: Turn | None = None
 
 
-class _Failed(NamedTuple):
-    """What a function raised ahead, and after how many seconds.
+class _FailedAhead(NamedTuple):
+    """An exception that a function raised ahead of stock, and the seconds that it took.
 
     Stock gets it as late as if it had called the function itself: a failure ends the calls of tools beside it, and some
     of them may be about to write.
@@ -149,7 +149,7 @@ class _Left(Exception):
 async def _run(tool: Any, given: Any, context: Context, member: Member, *, sync: bool) -> list[Any]:
     """Calls the function of a tool in the context of the node's visit.
 
-    Returns a list with its result, or with what it raised as ``_Failed``.
+    Returns a list with its result, or with what it raised as ``_FailedAhead``.
     """
     member.began = now()
     done = await asyncio.get_running_loop().create_task(_called(tool, given, sync=sync), context=context)
@@ -177,7 +177,7 @@ async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
     except (SystemExit, KeyboardInterrupt) as error:
         raise _Left("it ends the process") from error
     except Exception as error:
-        value = _Failed(error, now() - began)
+        value = _FailedAhead(error, now() - began)
     if recorder.tainted:
         raise _Left("it starts a run, or asks for the task around it")
     return [value]
@@ -304,7 +304,7 @@ def _claimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: froze
     def claimed(*args: Any, **named: Any) -> Any:
         began, key = now(), _key(asked.get(), args, named, left_out)
         value = here.claim(leaf, key, partial(own, *args, **named), _usable)[1]
-        if type(value) is _Failed:
+        if type(value) is _FailedAhead:
             time.sleep(value.left(began))
             raise value.error
         return value
@@ -317,7 +317,7 @@ def _aclaimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: froz
     async def claimed(*args: Any, **named: Any) -> Any:
         began, key = now(), _key(asked.get(), args, named, left_out)
         value = (await here.aclaim(leaf, key, partial(own, *args, **named), _usable))[1]
-        if type(value) is _Failed:
+        if type(value) is _FailedAhead:
             await asyncio.sleep(value.left(began))
             raise value.error
         return value

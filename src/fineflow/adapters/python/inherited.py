@@ -1,4 +1,4 @@
-"""What ``super()`` finds, without running code."""
+"""Lookup of attributes of ``super()`` without running code."""
 
 from __future__ import annotations
 

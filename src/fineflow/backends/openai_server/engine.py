@@ -18,7 +18,7 @@ from fineflow.backends.openai_server import requests
 from fineflow.backends.openai_server.connection import Connection, backend_error, described, failures, without_secrets
 from fineflow.backends.openai_server.conversation import as_openai, written
 from fineflow.backends.openai_server.deltas import deltas
-from fineflow.backends.openai_server.identity import OWN_PRIORITY, ROUTERS, SALTED, extra, merged
+from fineflow.backends.openai_server.identity import OWN_PRIORITY, ROUTERS, SALTED, merged, router_fields
 from fineflow.backends.openai_server.warmed import BLOCK, Warmed, log
 from fineflow.errors import BackendError, RequestError
 from fineflow.protocols import Delta, Message, RequestIdentity, Sampling
@@ -211,10 +211,10 @@ class OpenAIServerEngine:
     def _identified(
         self, body: dict[str, Any], client: openai.AsyncOpenAI, identity: RequestIdentity | None, salt: str
     ) -> dict[str, Any]:
-        """Adds to a request what the router is told of its call. The user's own fields and headers count before it."""
+        """Adds the identity of its call to a request. Fields and headers that the user has set count before it."""
         if self.router is None:
             return body
-        fields, headers = extra(self.router, identity or RequestIdentity(), salt)
+        fields, headers = router_fields(self.router, identity or RequestIdentity(), salt)
         own = {name.lower() for name in client.default_headers}
         if headers := {name: value for name, value in headers.items() if name.lower() not in own}:
             body["extra_headers"] = headers

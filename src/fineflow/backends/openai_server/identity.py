@@ -1,4 +1,4 @@
-"""What routers of model servers are told of a request: fields of its body and headers, as each of them documents it.
+"""Fields of requests' bodies and headers that tell a router of model servers which call they are for, as it documents.
 
 Read in the documentation and the source of vllm-router 0.1.17 (``docs/program_scheduling``, ``docs/load_balancing``,
 ``request_identity.rs``, ``policies/hash_key.rs``), vLLM 0.32.0 (``entrypoints/openai/chat_completion/protocol.py``,
@@ -25,24 +25,24 @@ _RETENTION = 2.0  # times the usual gap: a cache that is given up just before it
 _RETENTION_AT_MOST = 10.0  # seconds; vLLM's router keeps caches no longer by itself (``max_acting_ttl_seconds``)
 
 
-class Extra(NamedTuple):
+class RouterFields(NamedTuple):
     """Additional fields of a request's body, and headers."""
 
     body: dict[str, Any]
     headers: dict[str, str]
 
 
-Told = Callable[[RequestIdentity, str], Extra]
-"""What a kind of router is told of a request with this identity and this salt ("" for none)."""
+MakeFields = Callable[[RequestIdentity, str], RouterFields]
+"""Makes the fields for a kind of router from the identity of a request and its salt ("" for none)."""
 
 
-def extra(router: str, known: RequestIdentity, salt: str = "") -> Extra:
-    """Returns what a kind of router (one of ``ROUTERS``) is told. Values that are not known are left out.
+def router_fields(router: str, known: RequestIdentity, salt: str = "") -> RouterFields:
+    """Returns the fields of a request for a kind of router (one of ``ROUTERS``). Unknown values are left out.
 
     salt: of the prefix cache, for those of ``SALTED``.
     """
     body, headers = ROUTERS[router](known, _hidden(salt) if salt else "")
-    return Extra(body, {name: _plain(value) for name, value in headers.items() if value})
+    return RouterFields(body, {name: _plain(value) for name, value in headers.items() if value})
 
 
 def merged(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,14 +54,14 @@ def merged(given: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     return both
 
 
-def _vllm(known: RequestIdentity, salt: str) -> Extra:
+def _vllm(known: RequestIdentity, salt: str) -> RouterFields:
     body: dict[str, Any] = {}
     if known.program:
         # As text: vLLM's own API takes no objects in ``vllm_xargs``, and its router passes them on.
         body["vllm_xargs"] = {"agentic_context": json.dumps(_program(known))}
     if salt:
         body["cache_salt"] = salt
-    return Extra(body, {"X-Session-ID": known.program})
+    return RouterFields(body, {"X-Session-ID": known.program})
 
 
 def _program(known: RequestIdentity) -> dict[str, Any]:
@@ -80,41 +80,41 @@ def _program(known: RequestIdentity) -> dict[str, Any]:
     return context
 
 
-def _gateway(prefix: str, session: str = "") -> Told:
-    """Returns what an endpoint picker is told. session: header for the session, if it has one."""
+def _gateway(prefix: str, session: str = "") -> MakeFields:
+    """Returns what makes the fields for an endpoint picker. session: its header for sessions, if it has one."""
 
-    def told(known: RequestIdentity, salt: str) -> Extra:
+    def told(known: RequestIdentity, salt: str) -> RouterFields:
         headers = {
             f"{prefix}-inference-fairness-id": known.tenant,
             f"{prefix}-inference-objective": known.objective if known.objective != LATENCY else "",
         }
-        return Extra({}, headers | ({session: known.program} if session else {}))
+        return RouterFields({}, headers | ({session: known.program} if session else {}))
 
     return told
 
 
-def _dynamo(known: RequestIdentity, salt: str) -> Extra:
+def _dynamo(known: RequestIdentity, salt: str) -> RouterFields:
     hints = {"priority": known.urgency, "osl": known.output}
     nvext: dict[str, Any] = {"agent_hints": {name: value for name, value in hints.items() if value}}
     if salt:
         nvext["cache_salt"] = salt
     nvext = {name: value for name, value in nvext.items() if value}
     headers = {"X-Dynamo-Session-ID": known.program, "X-Dynamo-Parent-Session-ID": known.parent}
-    return Extra({"nvext": nvext} if nvext else {}, headers)
+    return RouterFields({"nvext": nvext} if nvext else {}, headers)
 
 
-def _sglang(known: RequestIdentity, salt: str) -> Extra:
+def _sglang(known: RequestIdentity, salt: str) -> RouterFields:
     body: dict[str, Any] = {"priority": known.urgency} if known.urgency else {}
     if salt:
         body["cache_salt"] = salt
-    return Extra(body, {"X-SMG-Routing-Key": known.program})
+    return RouterFields(body, {"X-SMG-Routing-Key": known.program})
 
 
-def _ray(known: RequestIdentity, salt: str) -> Extra:
-    return Extra({}, {"X-Session-ID": known.program})
+def _ray(known: RequestIdentity, salt: str) -> RouterFields:
+    return RouterFields({}, {"X-Session-ID": known.program})
 
 
-ROUTERS: Mapping[str, Told] = {
+ROUTERS: Mapping[str, MakeFields] = {
     "vllm": _vllm,
     "llm-d": _gateway("x-llm-d", session="X-Session-ID"),
     "gateway-api": _gateway("x-gateway"),
@@ -122,7 +122,7 @@ ROUTERS: Mapping[str, Told] = {
     "sglang": _sglang,
     "ray": _ray,
 }
-"""Kinds of routers, and what each is told."""
+"""Makes the fields, by kind of router."""
 
 SALTED = frozenset({"vllm", "dynamo", "sglang"})
 """Those that have a field for a salt of the prefix cache."""

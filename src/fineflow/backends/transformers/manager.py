@@ -71,13 +71,13 @@ class SaltedCache(PagedAttentionCache):  # type: ignore[misc]
     salt = ""
 
     def search_prefix_match(self, request_id: str, prompt_ids: list[int]) -> int:
-        found: int = super().search_prefix_match(request_id, seasoned(prompt_ids, self.salt))
+        found: int = super().search_prefix_match(request_id, with_salt(prompt_ids, self.salt))
         return found
 
     def mark_complete_blocks(self, state: RequestState, complete_blocks: dict[str, int]) -> None:
         request = request_of(state)
         if request is not None and request.salt:
-            tokens = seasoned(state.initial_tokens, request.salt)
+            tokens = with_salt(state.initial_tokens, request.salt)
             state = SimpleNamespace(
                 status=state.status,
                 request_id=state.request_id,
@@ -87,8 +87,8 @@ class SaltedCache(PagedAttentionCache):  # type: ignore[misc]
         super().mark_complete_blocks(state, complete_blocks)
 
 
-def seasoned(tokens: list[int], salt: str) -> list[int]:
-    """Returns the tokens that stand for a prompt in the hashes of blocks: the first four are changed by the salt.
+def with_salt(tokens: list[int], salt: str) -> list[int]:
+    """Returns a prompt's tokens for the hashes of blocks: a salt changes the first four.
 
     Upstream hashes them as 32-bit integers. The changed ones are negative, so none is the token of another prompt.
     """
@@ -239,7 +239,7 @@ class Manager(ContinuousBatchingManager):  # type: ignore[misc]
             return 0
         # The lookup ignores a prompt's last token, which must be computed; an extra token makes the last block count.
         found = [
-            len(allocator.match_prefix_blocks([*seasoned(tokens, salt), 0])) * allocator.tokens_per_page
+            len(allocator.match_prefix_blocks([*with_salt(tokens, salt), 0])) * allocator.tokens_per_page
             for allocator in processor.cache.cache_allocators.values()
         ]
         kept: int = min(found)  # a prefix must be cached for every kind of attention

@@ -18,7 +18,7 @@ except ImportError as error:
     raise ImportError(f"Runtime(cluster=...) needs the package ray: {installing('ray')}") from error
 
 from fineflow.runtime.cluster import calls
-from fineflow.runtime.cluster.host import NAMESPACE, Settings, existing, host_actor
+from fineflow.runtime.cluster.host import NAMESPACE, EngineSettings, existing, host_actor
 from fineflow.runtime.cluster.remote import Link, RemoteBatches, RemoteEngine, RemoteLLM
 from fineflow.runtime.cluster.worker import Factory
 
@@ -104,7 +104,7 @@ class Cluster:
 
 def _settings(
     name: str, factory: Any, instances: Any, resources: Mapping[str, float], group: Mapping[str, Any]
-) -> Settings:
+) -> EngineSettings:
     if isinstance(instances, bool) or not isinstance(instances, int) or instances < 1:
         raise ValueError(f"engine {name!r}: instances is a whole number of at least 1; got {instances!r}")
     if unknown := [each for each in group if each not in _GROUP]:
@@ -113,7 +113,9 @@ def _settings(
         raise TypeError(f'engine {name!r}: expected a factory, a function or "module:function"; got {factory!r}')
     options: dict[str, Any] = {"num_cpus": 0} | {each: resources[each] for each in _RESOURCES if each in resources}
     others = {each: amount for each, amount in resources.items() if each not in _RESOURCES}
-    return Settings(_named(factory), instances, {**options, **({"resources": others} if others else {})}, dict(group))
+    return EngineSettings(
+        _named(factory), instances, {**options, **({"resources": others} if others else {})}, dict(group)
+    )
 
 
 def _named(factory: Any) -> str:

@@ -18,7 +18,7 @@ from fineflow.ir import Op
 from fineflow.protocols import BatchEngine, Delta, Sampling
 from fineflow.runtime import events
 from fineflow.runtime.cluster import calls
-from fineflow.runtime.cluster.scope import Figures, Measurements, Record, Scope, keep, renamed
+from fineflow.runtime.cluster.scope import Figures, Measurements, RequestRecord, RequestScope, keep, renamed
 from fineflow.runtime.cluster.worker import ActorBatches, ActorEngine, ActorLLM, EngineWorker, Factory, described, make
 from fineflow.runtime.loop.runtime_loop import add_engine_host
 from fineflow.runtime.loop.workers import in_thread
@@ -37,7 +37,7 @@ MANY = 10_000  # calls of an actor that may run at the same time: all that wait 
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EngineSettings:
     """How an engine is made: its instances, Ray's options for the actor of each, and the arguments of ``instances``.
 
     factory: the name of the factory, to compare.
@@ -64,7 +64,7 @@ class EngineHost:
     A process tells it with ``attend`` that it is there; when that process dies, its requests are cancelled.
     """
 
-    def __init__(self, name: str, factory: Factory, settings: Settings) -> None:
+    def __init__(self, name: str, factory: Factory, settings: EngineSettings) -> None:
         self._name, self._factory, self._settings = name, factory, settings
         self._starting = asyncio.Lock()
         self._engine: Any = None
@@ -75,7 +75,7 @@ class EngineHost:
         self._measured = Measurements()  # of an engine in this process
         events.listen(keep)
 
-    async def describe(self) -> tuple[Settings, dict[str, Any]]:
+    async def describe(self) -> tuple[EngineSettings, dict[str, Any]]:
         """Returns how the engine is made, and its attributes; starts it. Raises what its factory raises."""
         await self._started()
         return self._settings, described(self._queue.instances[0].engine)
@@ -160,7 +160,7 @@ class EngineHost:
         return [each.wanted for client in self._clients.values() for each in client.ahead.values()]
 
     @contextmanager
-    def _serving(self, scope: Scope) -> Iterator[Record]:
+    def _serving(self, scope: RequestScope) -> Iterator[RequestRecord]:
         """Makes the current task that of a request, which ends with the process that it comes from."""
         client, task = self._clients.setdefault(scope.client, _Client()), cast(Any, asyncio.current_task())
         record = scope.enter()
@@ -182,7 +182,7 @@ class EngineHost:
 
     # Requests
 
-    async def submit(self, scope: Scope, op: Op, items: Sequence[Any], label: str) -> tuple[list[Any], Figures]:
+    async def submit(self, scope: RequestScope, op: Op, items: Sequence[Any], label: str) -> tuple[list[Any], Figures]:
         """See ``BatchQueue``."""
         queue = await self._started()
         with self._serving(scope) as record:
@@ -190,7 +190,7 @@ class EngineHost:
         return results, self._figures(record)
 
     async def generate(
-        self, scope: Scope, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment]
+        self, scope: RequestScope, tokens: Sequence[int], sampling: Sampling, segments: Sequence[Segment]
     ) -> AsyncGenerator[Delta | Figures, None]:
         """See ``LLMQueue``; the figures come last."""
         queue = await self._started()
@@ -200,14 +200,14 @@ class EngineHost:
                     yield delta
         yield self._figures(record)
 
-    async def prefill(self, scope: Scope, method: str, tokens: Sequence[int]) -> tuple[bool, Figures]:
+    async def prefill(self, scope: RequestScope, method: str, tokens: Sequence[int]) -> tuple[bool, Figures]:
         """See the methods of ``LLMQueue`` of that name: ``prefill``, ``prefill_ahead`` and ``prefill_spare``."""
         queue: LLMQueue = await self._started()
         with self._serving(scope) as record:
             ran = await getattr(queue, method)(tokens)
         return ran is not False, self._figures(record)
 
-    def _figures(self, record: Record) -> Figures:
+    def _figures(self, record: RequestRecord) -> Figures:
         return record.figures(renamed(self._measured, self._name))
 
     async def ask(self, method: str, *args: Any, **named: Any) -> Any:
@@ -256,7 +256,7 @@ class EngineHost:
                 await asyncio.sleep(0.01)
 
 
-def host_actor(name: str, factory: Factory, settings: Settings) -> Any:
+def host_actor(name: str, factory: Factory, settings: EngineSettings) -> Any:
     """Returns the host of an engine, which is made if there is none of that name in the cluster."""
     return (
         ray.remote(EngineHost)

@@ -30,9 +30,17 @@ _FOLDER = "FINEFLOW_CLUSTER_DIR"  # environment variable: the folder of locks an
 
 
 def folder() -> Path:
-    """Returns the folder of the instance: one per user, or the one that the environment names."""
+    """Returns the folder of the instance: one per user, or the one that the environment names.
+
+    Raises: BackendError if others may write there, who could name an address of their own: Ray runs what it gets.
+    """
     found = Path(os.environ.get(_FOLDER) or Path(tempfile.gettempdir()) / f"fineflow-{os.getuid()}")
     found.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = found.stat()
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise BackendError(
+            f"{found} belongs to another user, or others may write to it; name another folder by {_FOLDER}"
+        )
     return found
 
 

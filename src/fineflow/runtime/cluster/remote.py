@@ -17,7 +17,7 @@ from fineflow.ir import Op
 from fineflow.protocols import Delta, Message, Sampling
 from fineflow.runtime import events
 from fineflow.runtime.cluster import calls
-from fineflow.runtime.cluster.scope import Figures, Scope
+from fineflow.runtime.cluster.scope import Figures, RequestScope
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 from fineflow.runtime.queues.held_back import HeldBack
@@ -91,17 +91,17 @@ class Link:
             await self.call("describe")  # when Ray has restarted it
 
     @contextmanager
-    def scope(self) -> Iterator[Scope]:
+    def scope(self) -> Iterator[RequestScope]:
         """The scope of a request during the block. If it goes ahead of stock, the host learns when stock wants it."""
         ahead = listener.get()
         number = next(self._numbers) if isinstance(ahead, HeldBack) and not ahead.wanted else None
         self.requests += 1
         try:
-            yield Scope.current(self.client, number)
+            yield RequestScope.current(self.client, number)
         finally:
             self.requests -= 1
 
-    def tell_when_wanted(self, scope: Scope) -> None:
+    def tell_when_wanted(self, scope: RequestScope) -> None:
         """Lets the host know when stock wants a request that goes ahead."""
         ahead = listener.get()
         if scope.ahead is not None and isinstance(ahead, HeldBack):
@@ -202,12 +202,12 @@ class RemoteLLM(RemoteEngine):
         return llm_queue_of(self).generate(tokens, sampling)
 
 
-class RemoteBatchQueue(BatchQueue):
-    """Requests of this process that wait in the queue of a batch engine's host."""
+class _QueueElsewhere:
+    """Requests of this process that wait in the queue of an engine's host."""
 
-    def __init__(self, engine: RemoteBatches, link: Link) -> None:
+    def __init__(self, engine: Any, link: Link) -> None:
         self._link = link
-        super().__init__(engine)
+        super().__init__(engine)  # type: ignore[call-arg]
 
     @property
     def waiting(self) -> int:
@@ -217,6 +217,10 @@ class RemoteBatchQueue(BatchQueue):
     def change_policy(self, policy: Policy | str) -> None:
         """Sets the policy for all processes."""
         self._link.call_sync("set_policy", policy)
+
+
+class RemoteBatchQueue(_QueueElsewhere, BatchQueue):
+    """Those for a batch engine."""
 
     async def _answered(self, op: Op, items: Sequence[Any], label: str) -> list[Any]:
         events.sized(self.engine.name, op, len(items))
@@ -232,21 +236,8 @@ class RemoteBatchQueue(BatchQueue):
         return found
 
 
-class RemoteLLMQueue(LLMQueue):
-    """Requests of this process that wait in the queue of an LLM's host."""
-
-    def __init__(self, engine: RemoteLLM, link: Link) -> None:
-        self._link = link
-        super().__init__(engine)
-
-    @property
-    def waiting(self) -> int:
-        """Requests of this process that have not ended."""
-        return self._link.requests
-
-    def change_policy(self, policy: Policy | str) -> None:
-        """Sets the policy for all processes."""
-        self._link.call_sync("set_policy", policy)
+class RemoteLLMQueue(_QueueElsewhere, LLMQueue):
+    """Those for an LLM."""
 
     def segments(self, text: str, parts: Sequence[Part]) -> tuple[Segment, ...]:
         """None: each part would be a call, to encode it. The host compares prompts by halves, quarters and so on."""

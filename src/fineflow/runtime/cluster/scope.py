@@ -19,7 +19,7 @@ Observed = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class RequestScope:
     """A request as the queue of its engine sees it (``queues.policy.Waiting``).
 
     client: the process that it comes from. age: seconds since its query began, as clocks of machines differ; None
@@ -40,7 +40,7 @@ class Scope:
     ahead: int | None = None
 
     @classmethod
-    def current(cls, client: str, ahead: int | None = None) -> Scope:
+    def current(cls, client: str, ahead: int | None = None) -> RequestScope:
         """Returns that of the current code."""
         own, since = request_context.query.get(), request_context.started.get()
         return cls(
@@ -58,7 +58,7 @@ class Scope:
             ahead,
         )
 
-    def enter(self) -> Record:
+    def enter(self) -> RequestRecord:
         """Makes this the current task's until it ends. Returns what records its work."""
         request_context.query.set(self.query)
         request_context.started.set(None if self.age is None else events.now() - self.age)
@@ -69,13 +69,13 @@ class Scope:
         request_context.priority.set(self.priority)
         request_context.objective.set(self.objective)
         request_context.salt.set(self.salt)
-        record = Record()
+        record = RequestRecord()
         events.about(self.subject, record)
         listener.set(None if self.ahead is None else HeldBack(None))
         return record
 
 
-class Record:
+class RequestRecord:
     """Stamp of one request in the process of its queue: the intervals that are reported of it, and what was measured.
 
     begun: when an engine began with it.
@@ -96,7 +96,7 @@ class Record:
 
 def keep(interval: events.Interval) -> None:
     """Listener to events: keeps each interval in the record of its request."""
-    if isinstance(interval.stamp, Record):
+    if isinstance(interval.stamp, RequestRecord):
         interval.stamp.intervals.append(interval)
 
 

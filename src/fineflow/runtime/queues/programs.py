@@ -1,4 +1,4 @@
-"""What engines behind a router are told of a request's call, and what is learned for it from the app's own calls.
+"""Identity of requests for engines behind a router, with what the app's own calls teach about their steps.
 
 A program is a conversation that the caller named, or else one call of an optimized object, with all its requests (the
 word of vLLM's router). Of each step are learned: the tokens that it decodes, whether its call makes another request

@@ -12,10 +12,10 @@ from llama_index.core.base.response.schema import Response
 from pydantic import BaseModel
 
 from fineflow.serving.refusals import Refused
-from fineflow.serving.served import Completion, Config, Served
+from fineflow.serving.served import Completion, Config, ServedObject
 
 
-class Turn(BaseModel):
+class ChatTurn(BaseModel):
     """What was said before."""
 
     role: Literal["system", "user", "assistant"]
@@ -26,10 +26,10 @@ class ChatInput(BaseModel):
     """A message to a chat engine, and the conversation before it."""
 
     message: str
-    chat_history: list[Turn] = []
+    chat_history: list[ChatTurn] = []
 
 
-class Source(BaseModel):
+class AnswerSource(BaseModel):
     """A node that an answer is made of."""
 
     id: str
@@ -38,24 +38,24 @@ class Source(BaseModel):
     metadata: dict[str, Any]
 
 
-class Answer(BaseModel):
+class IndexAnswer(BaseModel):
     """An answer with its sources."""
 
     response: str
-    sources: list[Source]
+    sources: list[AnswerSource]
 
 
-def served_engine(engine: Any, name: str, make: Callable[[], Any] | None) -> Served | None:
+def served_engine(engine: Any, name: str, make: Callable[[], Any] | None) -> ServedObject | None:
     """Returns an engine as a served object; None for another kind of object. make: makes an engine of its own."""
     if callable(getattr(engine, "achat", None)) and callable(getattr(engine, "astream_chat", None)):
-        return _ChatEngine(engine, name, make)
-    return _QueryEngine(engine, name) if callable(getattr(engine, "aquery", None)) else None
+        return _ServedChatEngine(engine, name, make)
+    return _ServedQueryEngine(engine, name) if callable(getattr(engine, "aquery", None)) else None
 
 
 class _Engine:
     """Calls take no config."""
 
-    output: Any = Answer
+    output: Any = IndexAnswer
     configurable: frozenset[str] = frozenset()
     configured = False
     input: Any
@@ -89,10 +89,10 @@ class _Engine:
                 yield Completion(piece)
 
 
-class _QueryEngine(_Engine):
+class _ServedQueryEngine(_Engine):
     input = str
 
-    async def answer(self, given: str, config: Config, kwargs: Mapping[str, Any]) -> Answer:
+    async def answer(self, given: str, config: Config, kwargs: Mapping[str, Any]) -> IndexAnswer:
         found = await self._engine.aquery(given)
         return _answer(found if not hasattr(found, "get_response") else await _whole(found))
 
@@ -109,7 +109,7 @@ class _QueryEngine(_Engine):
         return _turns(messages)[-1].content
 
 
-class _ChatEngine(_Engine):
+class _ServedChatEngine(_Engine):
     """Each request is a conversation of its own. An engine has one memory: if it is the only one, they take turns."""
 
     input = ChatInput
@@ -131,7 +131,7 @@ class _ChatEngine(_Engine):
             finally:
                 self._engine.reset()
 
-    async def answer(self, given: ChatInput, config: Config, kwargs: Mapping[str, Any]) -> Answer:
+    async def answer(self, given: ChatInput, config: Config, kwargs: Mapping[str, Any]) -> IndexAnswer:
         async with self._own() as engine:
             return _answer(await engine.achat(given.message, chat_history=_history(given)))
 
@@ -153,21 +153,21 @@ async def _whole(found: Any) -> Any:
     return await made if asyncio.iscoroutine(made) else made
 
 
-def _answer(found: Any) -> Answer:
+def _answer(found: Any) -> IndexAnswer:
     text = (found.response or "") if isinstance(found, Response) else str(found)
     nodes = getattr(found, "source_nodes", None) or ()
     sources = [
-        Source(id=each.node.node_id, text=each.node.get_content(), score=each.score, metadata=each.node.metadata)
+        AnswerSource(id=each.node.node_id, text=each.node.get_content(), score=each.score, metadata=each.node.metadata)
         for each in nodes
     ]
-    return Answer(response=text, sources=sources)
+    return IndexAnswer(response=text, sources=sources)
 
 
 def _history(given: ChatInput) -> list[ChatMessage]:
     return [ChatMessage(role=each.role, content=each.content) for each in given.chat_history]
 
 
-def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
+def _turns(messages: Sequence[Mapping[str, Any]]) -> list[ChatTurn]:
     """Returns OpenAI's messages as turns. Raises Refused unless they are texts, the last one the user's."""
     found = []
     for each in messages:
@@ -176,7 +176,7 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Turn]:
             content = "".join(str(part.get("text", "")) for part in content)
         if role not in ("system", "user", "assistant") or not isinstance(content, str):
             raise Refused(400, f"messages: this engine takes texts of system, user and assistant; got role {role!r}")
-        found.append(Turn(role=role, content=content))
+        found.append(ChatTurn(role=role, content=content))
     if found[-1].role != "user":
         raise Refused(400, f"messages: expected the user's text as the last one, got role {found[-1].role!r}")
     return found

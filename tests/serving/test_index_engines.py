@@ -10,7 +10,7 @@ from llama_index.core import Document, VectorStoreIndex
 from llama_index.core.chat_engine import SimpleChatEngine
 from serving_kit import events, served, wrong
 
-from fineflow.serving import Settings
+from fineflow.serving import ServerSettings
 from fineflow.testing.gates import Gate
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
@@ -69,7 +69,7 @@ def test_each_conversation_gets_an_engine_if_the_module_makes_them() -> None:
         made.append(chat_engine())
         return made[-1]
 
-    with served(make(), Settings(), make=make) as client:
+    with served(make(), ServerSettings(), make=make) as client:
         for text in "ab":
             assert text in client.post("/invoke", json={"input": {"message": text}}).json()["output"]["response"]
     assert len(made) == 3
