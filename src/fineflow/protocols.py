@@ -249,7 +249,8 @@ class LLMEngine(Protocol):
 
 def salted(engine: Any, salt: str) -> dict[str, str]:
     """Returns the keyword argument that keeps the prefixes of a salt apart on an engine; empty if there is none."""
-    return {"salt": salt} if salt and getattr(engine, "salts", False) and _takes(cast(Any, type(engine)), "salt") else {}
+    takes = salt and getattr(engine, "salts", False) and _takes(cast(Any, type(engine)), "salt")
+    return {"salt": salt} if takes else {}
 
 
 @cache
