@@ -12,7 +12,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import wrapt
 from chroma_client import CLIENT
+from chromadb.api.models.Collection import Collection
 from langchain_chroma import Chroma
 from langchain_core.documents import Document
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
@@ -288,6 +290,42 @@ def test_a_text_is_embedded_while_the_loop_is_making_others(build: Any) -> None:
     assert found == value
     assert sum(at < contexts for at in began) >= 3, began  # of five texts; the last one waits for the last context
     assert seconds <= contexts + 0.3  # that text and the question
+
+
+class OfTwo(wrapt.ObjectProxy):  # type: ignore[misc]
+    """A client of Chroma that takes two documents at a time."""
+
+    def get_max_batch_size(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize("make", ["from_texts", "from_documents"])
+def test_a_batch_is_embedded_while_the_one_before_is_written(make: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, second, own = WordEngine(), threading.Event(), Collection.upsert
+    execute, met, embeddings = engine.execute, list[bool](), EngineEmbeddings(engine)
+    client = OfTwo(CLIENT)
+
+    async def noting(op: Op, items: Any) -> list[Any]:
+        if len(engine.batches) == 1:
+            second.set()
+        return await execute(op, items)
+
+    def upsert(*args: Any, **named: Any) -> None:
+        met.append(second.wait(30))
+        own(*args, **named)
+
+    def index(chunks: list[str]) -> list[str]:
+        more: Any = {"client": client, "collection_name": f"c{uuid.uuid4().hex}"}
+        if make == "from_texts":
+            store = Chroma.from_texts(chunks, embeddings, **more)
+        else:
+            store = Chroma.from_documents([Document(page_content=each) for each in chunks], embeddings, **more)
+        return sorted(store.get()["documents"])
+
+    monkeypatch.setattr(engine, "execute", noting)
+    monkeypatch.setattr(Collection, "upsert", upsert)
+    assert fineflow.optimize(RunnableLambda(index), strict=True).invoke(CHUNKS) == sorted(CHUNKS)
+    assert met == [True] * 3 and len(engine.embedded) == len(CHUNKS)
 
 
 @pytest.mark.parametrize("bound", ["optimize", "config"])

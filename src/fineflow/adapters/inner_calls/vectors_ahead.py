@@ -38,15 +38,17 @@ class VectorsAhead:
         self._over = False
 
     def begin(self, embeddings: Any, texts: Sequence[str]) -> None:
-        """Starts to embed those texts that are new, together."""
+        """Starts to embed those texts that are new, in batches of the engine: a store may write one after the other."""
         with self._lock:
             new = [text for text in dict.fromkeys(texts) if self._vector(embeddings, text) is None]
-            if not new or self._over:
+            if self._over:
                 return
-            request = RuntimeSubmission(partial(embeddings.embed, new), self._context.copy())
-            self._made |= {(id(embeddings), text): (request, at) for at, text in enumerate(new)}
-            self._requests.append(request)
-            request.start()
+            for start in range(0, len(new), embeddings.engine.max_batch):
+                batch = new[start : start + embeddings.engine.max_batch]
+                request = RuntimeSubmission(partial(embeddings.embed, batch), self._context.copy())
+                self._made |= {(id(embeddings), text): (request, at) for at, text in enumerate(batch)}
+                self._requests.append(request)
+                request.start()
 
     def knows(self, embeddings: Any, texts: Sequence[str]) -> bool:
         """Returns True if the vector of at least one of the texts has been requested."""

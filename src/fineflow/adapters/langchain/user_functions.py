@@ -51,7 +51,8 @@ _SIMPLE = (BaseLanguageModel, BasePromptTemplate, BaseOutputParser, VectorStoreR
 _OF_CHAINS = frozenset(
     ["__call__", "acall", "run", "arun", "predict", "apredict", "predict_and_parse", "apredict_and_parse"]
 )
-_MANY = frozenset(["apply", "aapply", "generate", "agenerate", "generate_prompt", "agenerate_prompt"])
+_WRITING = frozenset(["from_texts", "afrom_texts", "from_documents", "afrom_documents"])  # Chroma: batch by batch
+_MANY = _WRITING.union(["apply", "aapply", "generate", "agenerate", "generate_prompt", "agenerate_prompt"])
 _CALLED = ENTRIES.union(_OF_CHAINS, _MANY, BATCHES, STREAMS, *(names for _, names in _METHODS))
 _GRAPH_STORE = ("langgraph.store.base", "BaseStore")  # perhaps never imported
 _STORED = frozenset({"get", "aget", "search", "asearch"})  # not in _CALLED: others have methods of these names
