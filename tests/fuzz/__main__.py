@@ -51,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minimize", type=int, default=10, help="so many of the programs that differ")
     parser.add_argument("--together", type=int, default=TOGETHER, help="programs that one process runs")
     parser.add_argument("--waste", type=float, help="share of requests that may be in vain; 0: also behind a failure")
+    parser.add_argument(
+        "--cost", type=float, help="seconds of processor time that a program may take more than in stock"
+    )
     parser.add_argument("--show", action="store_true", help="print the programs, and run nothing")
     parser.add_argument("--report", type=Path, help="a file that the failing programs are written to")
     options = parser.parse_args(arguments)
@@ -66,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {first}, {len(programs)} programs", flush=True)
     warnings.simplefilter("ignore")
     fuzz_compare.WASTE = options.waste
+    fuzz_compare.COST = fuzz_compare.COST if options.cost is None else options.cost
     fuzz_forks.prepare()
     began, counts, failing = time.monotonic(), Counter[str](), list[Result]()
     for result in _all(programs, kind, options.together):

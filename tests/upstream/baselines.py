@@ -1,6 +1,6 @@
 """Outcomes of the upstream suites without fineflow, recorded: they depend on versions and the interpreter alone.
 
-``python tests/upstream/baselines.py`` runs the suites and writes ``recorded/PACKAGE.json``. Of a suite's tests, whose
+``python tests/upstream/baselines.py`` runs the suites and writes ``recorded/NAME.json``. Of a suite's tests, whose
 names are kept as a hash, nearly all pass: the others are listed.
 """
 
@@ -66,5 +66,5 @@ if __name__ == "__main__":
 
     for suite in SUITES:
         done = suite.run()
-        write(suite.package, done.outcomes)
-        print(f"{suite.package}: {len(done.outcomes)} tests")
+        write(suite.name, done.outcomes)
+        print(f"{suite.name}: {len(done.outcomes)} tests")

@@ -149,5 +149,10 @@ def both(
 
 
 def seen(events: Any) -> Any:
-    """Returns a result or events; those of concurrent tasks, whose order is open in stock too, in a fixed order."""
-    return sorted(map(repr, plain(events))) if isinstance(events, list) else plain(events)
+    """Returns a result or events; what concurrent tasks show, whose order is open in stock too, in a fixed order."""
+    if isinstance(events, list):
+        return sorted(map(repr, plain(events)))
+    found = plain(events)
+    if isinstance(found, dict) and "__interrupt__" in found:
+        found["__interrupt__"] = sorted(found["__interrupt__"])
+    return found
