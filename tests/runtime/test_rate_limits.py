@@ -276,12 +276,12 @@ def test_a_client_repeats_no_request_that_was_refused_ahead() -> None:
         await held.begin()
         assert not held.responded(429, {})  # it is alone
         calls_of(component).allowed = None
-        assert own._begins(lambda: None)
+        assert own._begins(lambda: None) is None
         assert held.responded(429, {})
         assert own.responded(429, {})  # beside a call ahead
         held.end(None)
         own.over(None)
-        assert own._begins(lambda: None)
+        assert own._begins(lambda: None) is None
         assert not own.responded(429, {})
         assert not own.responded(200, {})
         own.over(None)

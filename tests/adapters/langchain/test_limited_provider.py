@@ -73,7 +73,8 @@ class Provider(BaseChatModel):
     model_name: str = "limited"
     limits: Any
     tells: bool
-    retries: int = 2
+    max_retries: int = 2
+    latency: float = 0.1
     refused: Any = None
 
     @property
@@ -87,27 +88,30 @@ class Provider(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any
     ) -> ChatResult:
         loop, call = asyncio.get_running_loop(), listener.get()
-        for attempt in range(self.retries + 1):
+        for attempt in range(self.max_retries + 1):
             accepted, left, seconds = self.limits.take(loop.time())
             told = {"limit": PER_MINUTE, "remaining": left, "reset": f"{seconds}s"}
             headers = {f"x-ratelimit-{name}-requests": str(value) for name, value in told.items()} if self.tells else {}
             if accepted:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(self.latency)
             else:
                 headers["retry-after"] = str(seconds)
                 self.refused.append(loop.time())
             stops = call is not None and call.responded(200 if accepted else 429, headers)
             if accepted:
                 return ChatResult(generations=[ChatGeneration(message=AIMessage(content=messages[-1].text))])
-            if stops or attempt == self.retries:
+            if stops or attempt == self.max_retries:
                 raise RateLimitError(headers)
             await asyncio.sleep(seconds + 1e-6)
         raise AssertionError
 
 
-def load(kind: type, *, tells: bool, optimized: bool, retries: int, calls: int) -> tuple[int, int, float]:
-    """Returns the failed calls, the refusals, and the seconds for calls of eight requests each."""
-    model = Provider(limits=kind(), tells=tells, retries=retries, model_name=f"{kind.__name__} {tells} {retries}")
+def load(
+    kind: type, *, tells: bool, optimized: bool, retries: int, calls: int, requests: int = 8, latency: float = 0.1
+) -> tuple[int, int, float]:
+    """Returns the failed calls, the refusals, and the seconds for calls of some requests each."""
+    name = f"{kind.__name__} {tells} {retries} {requests} {latency} {optimized}"
+    model = Provider(limits=kind(), tells=tells, max_retries=retries, model_name=name, latency=latency)
     model.refused = []
     ask = ChatPromptTemplate.from_template("say {n}") | model | StrOutputParser()
 
@@ -120,7 +124,7 @@ def load(kind: type, *, tells: bool, optimized: bool, retries: int, calls: int) 
         failed, loop = 0, asyncio.get_running_loop()
         for call in range(calls):
             try:
-                assert await app.ainvoke(list(range(8))) == [f"say {n}" for n in range(8)], call
+                assert await app.ainvoke(list(range(requests))) == [f"say {n}" for n in range(requests)], call
             except RateLimitError:
                 failed += 1
         return failed, loop.time()
@@ -133,10 +137,10 @@ def load(kind: type, *, tells: bool, optimized: bool, retries: int, calls: int) 
     ("kind", "tells", "more"),
     [
         (Window, True, 0),
-        (Window, False, 1),  # nobody can know the limit before a refusal
-        (Bucket, True, 6),  # who is earlier at an empty bucket asks once more often: 6 of 140
-        (Bucket, False, 7),
-        (OneAtATime, True, 1),
+        (Window, False, 0),
+        (Bucket, True, 0),
+        (Bucket, False, 0),
+        (OneAtATime, True, 1),  # nobody can know that before a refusal
         (OneAtATime, False, 1),
     ],
 )
@@ -151,3 +155,29 @@ def test_no_call_fails_that_does_not_fail_in_stock() -> None:
     stock, mine = (load(OneAtATime, tells=False, optimized=each, retries=0, calls=25) for each in (False, True))
     assert stock == (0, 0, pytest.approx(20.0))
     assert mine == (0, 1, pytest.approx(20.0))
+
+
+@pytest.mark.parametrize("latency", [0.3, 0.5])
+@pytest.mark.parametrize("tells", [True, False])
+def test_an_empty_bucket_refuses_fewer_at_any_pace(latency: float, tells: bool) -> None:
+    stock, mine = (
+        load(Bucket, tells=tells, optimized=each, retries=2, calls=25, latency=latency) for each in (False, True)
+    )
+    assert mine[0] == stock[0] == 0
+    assert mine[1] < stock[1] / 2
+    assert mine[2] <= stock[2] + 1e-3
+
+
+def test_a_client_that_repeats_nothing_is_refused_as_in_stock() -> None:
+    for kind in (Window, Bucket):
+        stock, mine = (load(kind, tells=True, optimized=each, retries=0, calls=12) for each in (False, True))
+        assert stock[0] > 0
+        assert mine[2] <= stock[2]  # it waits for no token
+
+
+@pytest.mark.parametrize("kind", [Window, Bucket])
+@pytest.mark.parametrize("tells", [True, False])
+def test_where_nothing_runs_ahead_refusals_are_those_of_stock(kind: type, tells: bool) -> None:
+    stock, mine = (load(kind, tells=tells, optimized=each, retries=2, calls=100, requests=1) for each in (False, True))
+    assert mine == stock
+    assert stock[1] > 0

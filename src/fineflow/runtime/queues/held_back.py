@@ -9,7 +9,8 @@ from typing import Any
 
 from fineflow.runtime import events
 from fineflow.runtime.queues.provider_caches import Beginning, Writing
-from fineflow.runtime.queues.rate_limits import ModelCalls, calls_of, heard
+from fineflow.runtime.queues.rate_limits import ModelCalls, asked, calls_of, heard
+from fineflow.runtime.queues.refill import repeats
 from fineflow.runtime.queues.refusals import REFUSED, refusal
 from fineflow.runtime.queues.responses import install, listener
 
@@ -49,6 +50,11 @@ class HeldBack:
         self.wanted = wanted
         self.refused = False
         self.repeatable = repeatable
+
+    @property
+    def repeats(self) -> bool:
+        """True if its client repeats what is refused."""
+        return repeats(asked(self._component))
 
     async def begin(self) -> None:
         """Returns when the call may begin."""
@@ -136,8 +142,9 @@ class HeldBack:
         """Takes note of a response to a request of the call (``responses.Listener``)."""
         if (calls := self._calls) is None:
             return False
-        heard(calls, self.since, status, headers)
-        return status == REFUSED and self._ahead(calls)
+        stops = status == REFUSED and self._ahead(calls)
+        heard(calls, self.since, status, headers, repeated=self.repeats and not stops)
+        return stops
 
     def _ahead(self, calls: ModelCalls) -> bool:
         """Returns True if others were running that would not have been in stock: they may be the reason."""
@@ -154,5 +161,5 @@ class HeldBack:
         if error is not None and (said := refusal(error)) is not None:
             self.refused = self._ahead(calls)
             calls.refused(self.since, said)
-        calls.end(good=error is None)
+        calls.end(good=error is None, refused=self.refused)
         calls.settle(self)

@@ -18,11 +18,14 @@ from fineflow.runtime.loop.scopes import check, on_stop
 from fineflow.runtime.queues import in_vain
 from fineflow.runtime.queues.component_calls import tokens_of
 from fineflow.runtime.queues.provider_caches import Writing, beginning_of
-from fineflow.runtime.queues.rate_limits import calls_of, heard, model_name
+from fineflow.runtime.queues.rate_limits import asked, calls_of, heard, model_name
+from fineflow.runtime.queues.refill import repeats
 from fineflow.runtime.queues.refusals import REFUSED, refusal
 from fineflow.runtime.queues.responses import install, listener
 
 T = TypeVar("T")
+
+_LONG = 60.0  # seconds after which a call asks again that is woken before
 
 
 class OwnCall:
@@ -31,12 +34,13 @@ class OwnCall:
     component: None for one of which nothing is known; its calls are not counted. key: its arguments.
     """
 
-    __slots__ = ("_again", "_beginning", "_calls", "_disturbed", "_since", "writing")
+    __slots__ = ("_again", "_beginning", "_calls", "_disturbed", "_repeats", "_since", "writing")
 
     def __init__(self, component: Any, key: Any = None) -> None:
         self._beginning = None if component is None else beginning_of(key)
         self.writing: Writing | None = None
         self._calls = None if component is None else calls_of(component)
+        self._repeats = repeats(asked(component))
         self._since = 0.0
         self._disturbed = self._again = False
 
@@ -44,9 +48,9 @@ class OwnCall:
         """Returns the result of ``first()``, which begins the call: ``over`` ends it. Raises what that raises."""
         while True:
             ended = threading.Event()
-            while not self._begins(ended.set):
+            while (seconds := self._begins(ended.set)) is not None:
                 with on_stop(ended.set):
-                    ended.wait()
+                    ended.wait(seconds)
                 check()
                 ended.clear()
             before = listener.set(self)
@@ -68,8 +72,10 @@ class OwnCall:
                 with suppress(RuntimeError):  # its loop is closed
                     loop.call_soon_threadsafe(ended.set)
 
-            while not self._begins(wake):
-                await ended.wait()
+            while (seconds := self._begins(wake)) is not None:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await ended.wait()
                 ended.clear()
             before = listener.set(self)
             try:
@@ -81,20 +87,22 @@ class OwnCall:
                 with suppress(ValueError):  # closed in another context
                     listener.reset(before)
 
-    def _begins(self, ended: Callable[[], None]) -> bool:
+    def _begins(self, ended: Callable[[], None]) -> float | None:
+        """Returns None if it may begin; else the seconds after which to ask again, if ``ended`` is not called."""
         install()
         if self._calls is not None:
             writing = self._calls.cache.enter(self._beginning, ended, own=True)
             if writing is None:
-                return False
-            if not self._calls.begin_own(ended, again=self._again):
+                return _LONG
+            seconds = self._calls.begin_own(ended, again=self._again, repeats=self._repeats)
+            if seconds is not None:
                 writing.over(good=False)
-                return False
+                return seconds
             self.writing = writing
             self._since, self._disturbed = events.now(), bool(self._calls.ahead)
             if not self._again:
                 in_vain.own()
-        return True
+        return None
 
     def answers(self) -> None:
         """Notes that the response has begun."""
@@ -106,8 +114,9 @@ class OwnCall:
         if (calls := self._calls) is None:
             return False
         self._disturbed |= bool(calls.ahead)
-        heard(calls, self._since, status, headers)
-        return status == REFUSED and self._disturbed and not self._again
+        stops = status == REFUSED and self._disturbed and not self._again
+        heard(calls, self._since, status, headers, repeated=self._repeats and not stops)
+        return stops
 
     def over(self, error: BaseException | None) -> bool:
         """Counts the end of the call. Returns True if it shall be made again."""
@@ -119,7 +128,7 @@ class OwnCall:
         again = said is not None and not self._again and (self._disturbed or bool(calls.ahead))
         if said is not None:
             calls.refused(self._since, said)
-        calls.end(good=error is None)
+        calls.end(good=error is None, refused=again)
         self._again |= again
         return again
 

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from fineflow.runtime import events
 from fineflow.runtime.queues.provider_caches import ProviderCache
-from fineflow.runtime.queues.refusals import LONGEST, REFUSED, Left, Refusal, budgets, told_to_wait
+from fineflow.runtime.queues.refill import Refill
+from fineflow.runtime.queues.refusals import LONGEST, REFUSED, RESERVE, Budget, Left, Refusal, budgets, told_to_wait
 
 HOLD = 60.0
 """Seconds for which a lower bound holds at least, unless the provider says when to ask again."""
@@ -26,7 +27,6 @@ _RECOVERY = 15.0  # the same if it does; and seconds between two steps of the re
 _EVIDENCE = 4  # calls that have to succeed before a step of the recovery
 _FREE = 32  # a bound from which on there is none
 _MOST_PATIENT = 4  # doublings of _RECOVERY, if the bound turns out to be too high again and again
-_RESERVE = 0.1  # share of a provider's budget that is left to stock
 _MINUTE = 60.0
 _SOON = 0.1  # seconds after which a call asks again that stock wants, if it is not woken
 _COUNTED = 4096  # requests of the last minute
@@ -39,10 +39,12 @@ _known: dict[Hashable, ModelCalls] = {}
 
 
 class _Call(Protocol):
-    """A call ahead of stock (``held_back``). wanted: stock waits for it."""
+    """A call ahead of stock (``held_back``). wanted: stock waits for it. repeats: its client does, what is refused."""
 
     @property
     def wanted(self) -> bool: ...
+    @property
+    def repeats(self) -> bool: ...
     def wake(self) -> None:
         """Lets the call ask again. From any thread."""
 
@@ -60,11 +62,15 @@ class ModelCalls:
         self._lowered = float("-inf")  # time of the last refusal that lowered the bound
         self._raised = 0.0  # time from which on the bound may be raised
         self._pause = 0.0  # time up to which nothing runs ahead, as the provider has said
-        self._budgets: dict[str, _Budget] = {}
+        self._budgets: dict[str, Budget] = {}
         self._sent = deque[float](maxlen=_COUNTED)
         self._per_minute: float | None = None  # what was accepted before a refusal, if no budget is told
         self._waiting: list[_Call] = []
         self._quiet: list[Callable[[], None]] = []  # called when none runs ahead
+        self._refill = Refill()
+        self._hurried = float("-inf")  # time at which a call began ahead of stock
+        self._together = 0  # calls of which one has succeeded while the others were running
+        self._suspect = float("inf")  # the least that were running when one was refused, maybe as they were so many
 
     @property
     def idle(self) -> bool:
@@ -82,14 +88,41 @@ class ModelCalls:
                 before = self.running if self.allowed is None else min(self.running, self.allowed)
                 self.allowed = before // 2
                 self._patience = min(self._patience + 1, _MOST_PATIENT) if now - self._lowered < LONGEST else 0
-                self._learn_rate(before, now)
+                self._learn_rate(before, now, said)
                 self._lowered, self._good = now, 0
             seconds = HOLD if said.seconds is None else max(said.seconds, _RECOVERY)
             self._raised = max(self._raised, now + seconds * 2**self._patience)
 
-    def _learn_rate(self, before: int, now: float) -> None:
+    def named(self, seconds: float | None, *, repeated: bool) -> None:
+        """Takes note of when a refusal says that requests are taken again. repeated: its client asks again then."""
+        with _lock:
+            now = events.now()
+            if seconds is None or not self._for_rate(now):
+                self._refill = Refill()
+                self._suspect = min(self._suspect, self.running)
+            else:
+                self._refill.refused(now, seconds, repeated=repeated)
+
+    def _for_rate(self, now: float) -> bool:
+        """Returns True if a refusal is certainly not because of the number of calls at a time."""
+        if self._budgets:
+            return self._spent(now)
+        return self.running <= max(min(self._together, self._suspect - 1), 1)
+
+    def _spent(self, now: float) -> bool:
+        return any(each.spent(now) for each in self._budgets.values())
+
+    def _empty(self, repeats: bool) -> float:
+        """Returns the seconds for which a call that stock waits for would be refused, after calls ahead; 0 if not."""
+        now = events.now()
+        if not repeats or now - self._hurried > LONGEST or (self._budgets and not self._spent(now)):
+            return 0.0
+        return self._refill.seconds(now)
+
+    def _learn_rate(self, before: int, now: float, said: Refusal) -> None:
         accepted = self._last_minute(now) - before
-        if accepted > 2 * before and not self._budgets:  # else the number at a time explains it
+        sure = said.seconds is not None and before > 1 and self._for_rate(now)
+        if (sure or accepted > 2 * before) and not self._budgets:  # else the number at a time explains it
             self._per_minute = accepted
 
     def _last_minute(self, now: float) -> int:
@@ -101,34 +134,39 @@ class ModelCalls:
         """Takes note of what a response says is left of the provider's budgets."""
         with _lock:
             for kind, each in left.items():
-                self._budgets[kind] = _Budget.of(kind, each, self._budgets.get(kind))
+                self._budgets[kind] = Budget.of(kind, each, self._budgets.get(kind))
 
     def begin(self, call: _Call) -> float | None:
         """Counts a call and returns None if it may begin; else the seconds after which to ask again, if not woken."""
         with _lock:
             now = events.now()
-            if not self._in_the_way(call) if call.wanted else self._room(now):
+            empty = self._empty(call.repeats) if call.wanted else 0.0
+            if not (empty or self._in_the_way(call)) if call.wanted else self._room(now):
                 self._start(now)
                 if not call.wanted:
                     self.ahead.add(call)
+                    self._hurried = now
                 return None
             self._waiting.append(call)
             if call.wanted:
-                return _SOON
+                return empty or _SOON
             times = (self._pause, self._raised, *(each.until for each in self._budgets.values()))
             return max(min((at - now for at in times if at > now), default=1.0), 0.001)
 
-    def begin_own(self, ended: Callable[[], None], *, again: bool) -> bool:
-        """Counts stock's own call and returns True; False if calls ahead are in its way.
+    def begin_own(self, ended: Callable[[], None], *, again: bool, repeats: bool) -> float | None:
+        """Counts stock's own call and returns None if it may begin; else the seconds after which to ask again.
 
-        ended: is then called after them. again: it was refused, maybe because of them.
+        ended: is called before, after the calls ahead that are in its way. again: it was refused, maybe because of
+        them. repeats: its client repeats what is refused.
         """
         with _lock:
             if self.ahead and (again or self._in_the_way()):
                 self._quiet.append(ended)
-                return False
+                return _MINUTE
+            if empty := self._empty(repeats):
+                return empty
             self._start(events.now())
-            return True
+            return None
 
     def _in_the_way(self, call: _Call | None = None) -> bool:
         """Returns True if a call that stock waits for would be one too many beside calls ahead, which end soon."""
@@ -139,6 +177,7 @@ class ModelCalls:
         self.running += 1
         self.started += 1
         self._sent.append(now)
+        self._refill.sent()
         for each in self._budgets.values():
             each.started += 1
 
@@ -148,9 +187,13 @@ class ModelCalls:
             if call in self._waiting:
                 self._waiting.remove(call)
 
-    def end(self, *, good: bool) -> None:
-        """Counts the end of a call, and wakes the next one. good: it has succeeded."""
+    def end(self, *, good: bool, refused: bool = False) -> None:
+        """Counts the end of a call, and wakes the next one. good: it has succeeded. refused: it is made again."""
         with _lock:
+            if good:
+                self._together = max(self._together, self.running)
+            elif not refused:
+                self._refill = Refill()
             self.running -= 1
             self._good += good
         self.wake()
@@ -177,7 +220,7 @@ class ModelCalls:
         self._recover(now)
         if now < self._pause or (self.allowed is not None and self.running >= self.allowed):
             return False
-        if self._per_minute is not None and self._last_minute(now) + 1 > self._per_minute * (1 - _RESERVE):
+        if self._per_minute is not None and self._last_minute(now) + 1 > self._per_minute * (1 - RESERVE):
             return False
         return all(each.allows(self.running, now) for each in self._budgets.values())
 
@@ -187,37 +230,21 @@ class ModelCalls:
             return
         self.allowed += max(1, self.allowed // 2)
         self._good, self._raised = 0, now + _RECOVERY * 2**self._patience
-        if self._per_minute is not None:
+        waited = max(self._pause - self._lowered, 0.0)  # for what may be the rest of a window: that is no evidence
+        if self._per_minute is not None and now >= self._pause + waited:
             self._per_minute *= 1.5
         if self.allowed >= _FREE:
             self.allowed = self._per_minute = None
 
 
-class _Budget:
-    """What is left of requests or tokens per minute. each: what a request takes of it, about."""
-
-    def __init__(self, left: Left, each: float, until: float) -> None:
-        self.left, self.each, self.until = left, each, until
-        self.started = 0  # requests since
-
-    @staticmethod
-    def of(kind: str, left: Left, before: _Budget | None) -> _Budget:
-        each = 1.0 if kind == "requests" or before is None else before.each
-        if kind != "requests" and before is not None and before.started and before.left.remaining > left.remaining:
-            each = (before.left.remaining - left.remaining) / before.started
-        return _Budget(left, each, events.now() + left.seconds)
-
-    def allows(self, running: int, now: float) -> bool:
-        reserve = max(1.0, (self.left.limit or 0.0) * _RESERVE)
-        return now >= self.until or self.left.remaining - self.each * (running + 1) >= reserve
-
-
-def heard(calls: ModelCalls, since: float, status: int, headers: Mapping[str, Any]) -> None:
-    """Takes note of a response to a request of a call that began at ``since``."""
+def heard(calls: ModelCalls, since: float, status: int, headers: Mapping[str, Any], *, repeated: bool) -> None:
+    """Takes note of a response to a request of a call that began at ``since``. repeated: by its client, if refused."""
     if left := budgets(headers):
         calls.told(left)
     if status == REFUSED:
-        calls.refused(since, Refusal(told_to_wait(headers)))
+        said = Refusal(told_to_wait(headers))
+        calls.named(said.seconds, repeated=repeated)
+        calls.refused(since, said)
 
 
 def _reset() -> None:

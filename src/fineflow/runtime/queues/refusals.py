@@ -10,9 +10,14 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 
+from fineflow.runtime import events
+
 REFUSED = 429
 LONGEST = 600.0
 """Seconds that a provider may ask to wait for; longer waits count as this one."""
+
+RESERVE = 0.1
+"""Share of a provider's budget that is left to stock."""
 
 _NAMES = frozenset({"RateLimitError", "RateLimitException", "TooManyRequests", "TooManyRequestsError"})
 _MORE_NAMES = frozenset({"ResourceExhausted", "ThrottlingException", "RateLimitExceeded"})
@@ -35,6 +40,30 @@ class Left(NamedTuple):
     limit: float | None
     remaining: float
     seconds: float
+
+
+class Budget:
+    """What is left of requests or tokens per minute. each: what a request takes of it, about."""
+
+    def __init__(self, left: Left, each: float, until: float) -> None:
+        self.left, self.each, self.until = left, each, until
+        self.started = 0  # requests since
+
+    @staticmethod
+    def of(kind: str, left: Left, before: Budget | None) -> Budget:
+        each = 1.0 if kind == "requests" or before is None else before.each
+        if kind != "requests" and before is not None and before.started and before.left.remaining > left.remaining:
+            each = (before.left.remaining - left.remaining) / before.started
+        return Budget(left, each, events.now() + left.seconds)
+
+    def allows(self, running: int, now: float) -> bool:
+        """Returns True if one more request beside those that are running leaves the reserve as it is."""
+        reserve = max(1.0, (self.left.limit or 0.0) * RESERVE)
+        return now >= self.until or self.left.remaining - self.each * (running + 1) >= reserve
+
+    def spent(self, now: float) -> bool:
+        """Returns True if the next request would be refused, as far as has been told."""
+        return now < self.until and self.left.remaining < self.each
 
 
 def refusal(error: BaseException) -> Refusal | None:
