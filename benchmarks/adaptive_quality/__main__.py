@@ -24,7 +24,7 @@ from benchmarks.adaptive_quality.calibration import Calibration, calibrated, pro
 from benchmarks.adaptive_quality.datasets import Dataset, bundled
 from benchmarks.adaptive_quality.loaders import LOADERS
 from benchmarks.adaptive_quality.run import Measured, measure
-from benchmarks.adaptive_quality.systems import ASKING, CALIBRATED, GRID, systems
+from benchmarks.adaptive_quality.systems import ASKING, CALIBRATED, grid, systems
 from benchmarks.adaptive_quality.verdict import frontier, judge
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.adaptation import DistilledProfiler
@@ -47,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--emulated", action="store_true", help="the same answers, with the delays of a larger model")
     made.add_argument("--kv-tokens", type=positive, help="size of the engine's KV cache (8192; emulated: 59392)")
+    made.add_argument("--chunk-tokens", type=positive, help="size of the chunks, about (default: a paragraph, 56)")
     made.add_argument("--model", help="causal LM in Hugging Face format (default: the demo's)")
     made.add_argument("--dataset", choices=LOADERS, help="format of --file (default: the bundled corpus)")
     made.add_argument("--file", type=Path, help="questions and documents of a public set")
@@ -80,8 +81,8 @@ def compare(given: argparse.Namespace) -> Found:
     """Loads the models, and compares on an ordinary event loop, or in virtual time."""
     dataset, kept = chosen(given)
     load: Callable[..., Any] = emulated.load if given.emulated else app.load
-    room = {} if given.kv_tokens is None else {"kv_tokens": given.kv_tokens}
-    bench = load(dataset, given.model, **room)
+    sizes = {name: getattr(given, name) for name in ("kv_tokens", "chunk_tokens") if getattr(given, name) is not None}
+    bench = load(dataset, given.model, **sizes)
     asking = _compare(given, bench, dataset, kept)
     return virtual.run(asking).value if given.emulated else asyncio.run(asking)
 
@@ -129,15 +130,22 @@ def _tell(found: Calibration) -> None:
 def report(found: dict[str, Measured]) -> tuple[dict[str, Any], dict[str, bool]]:
     """Prints the figures; returns them, and the checks."""
     kinds = next(iter(found.values())).by_kind()
-    rows = [("system", "F1", "exact", "delay s", "CPU s", *kinds)]
+    rows = [("system", "F1 (95 %)", "exact", "delay s", "CPU s", *kinds)]
     figures = {name: each.as_dict() for name, each in found.items()}
     for name, one in figures.items():
         by_kind = [f"{value:.2f}" for value in one["f1_by_kind"].values()]
         rows.append(
-            (name, f"{one['f1']:.3f}", f"{one['exact']:.3f}", f"{one['delay_s']:.3f}", f"{one['work_s']:.3f}", *by_kind)
+            (
+                name,
+                _with_interval(one),
+                f"{one['exact']:.3f}",
+                f"{one['delay_s']:.3f}",
+                f"{one['work_s']:.3f}",
+                *by_kind,
+            )
         )
     print("", table(rows), "", sep="\n")
-    names = [str(each) for each in GRID]
+    names = [str(each) for each in grid() if str(each) in found]
     edge = frontier({name: (found[name].mean_delay, found[name].mean_f1) for name in names})
     print("frontier of fixed configurations: " + "; ".join(edge))
     checks: dict[str, bool] = {}
@@ -159,6 +167,11 @@ def report(found: dict[str, Measured]) -> tuple[dict[str, Any], dict[str, bool]]
     return {"systems": figures, "frontier": edge, "verdicts": verdicts}, checks
 
 
+def _with_interval(figures: dict[str, Any]) -> str:
+    low, high = figures["f1_interval"]
+    return f"{figures['f1']:.3f} ({low:.2f} to {high:.2f})"
+
+
 def main(argv: list[str] | None = None) -> int:
     given = parser().parse_args(argv)
     for name in ("rate", "load"):
@@ -167,6 +180,8 @@ def main(argv: list[str] | None = None) -> int:
             raise SystemExit(f"--{name} must be greater than 0, got {value}")
     if given.rate is not None and given.load is not None:
         raise SystemExit("--rate and --load say the same in two ways; give one of them")
+    if given.emulated and given.chunk_tokens:
+        raise SystemExit(f"--emulated chunks have {emulated.CHUNK_TOKENS} tokens; leave --chunk-tokens out")
     print(hardware())
     found = compare(given)
     figures, checks = report(found.systems)

@@ -20,7 +20,9 @@ from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineLLM
 from fineflow.protocols import LLMEngine
 from fineflow.runtime.loop.submission import run_sync
 
-CHUNK = 300  # characters: a paragraph of the bundled corpus, about 75 tokens of its model
+CHUNK = 300  # characters: a paragraph of the bundled corpus
+CHARACTERS = 4  # of a token of its model, about
+MOST_CHUNKS = 12  # of these, that fit into a prompt
 ANSWER_TOKENS = 48
 SUMMARY = """\
 Summarize the passage for the question.
@@ -31,18 +33,21 @@ Context:
 Question: {question}"""
 """Prompt of ``map_reduce``, near those that the bundled model was trained on. Its answers are cut at the length."""
 
+TRAINED = 1000  # tokens of the longest prompts that the bundled model was trained on
+
 _BLOCK = 16  # tokens of a block of the KV cache
 
 
 @dataclass(frozen=True)
 class Bench:
-    """The chain (question → answer), its engines, and profilers of questions."""
+    """The chain (question → answer), its engines, and profilers of questions. most: chunks that fit into a prompt."""
 
     chain: Runnable[str, str]
     engine: TransformersEngine
     embedding: SentenceTransformerEngine
     about: str
     chunks: int
+    most: int
 
     def profiler(self, *, values: bool = True) -> Profiler:
         """Returns a profiler of questions that has seen none."""
@@ -62,8 +67,11 @@ class Bench:
         run_sync(self.embedding.aclose)
 
 
-def load(dataset: Dataset, model: str | None = None, kv_tokens: int = 8192) -> Bench:
-    """Loads the models, and indexes the documents. kv_tokens: size of the engine's KV cache."""
+def load(dataset: Dataset, model: str | None = None, kv_tokens: int = 8192, chunk_tokens: int = 0) -> Bench:
+    """Loads the models, and indexes the documents.
+
+    kv_tokens: size of the engine's KV cache. chunk_tokens: size of the chunks, about; 0: a paragraph each.
+    """
     batching = ContinuousBatchingConfig(
         page_size=_BLOCK,
         num_blocks=kv_tokens // _BLOCK,
@@ -75,18 +83,28 @@ def load(dataset: Dataset, model: str | None = None, kv_tokens: int = 8192) -> B
     run_sync(engine.start)
     embedding = SentenceTransformerEngine(bundled_minilm())
     embedding.load()
-    store, chunks = stored(dataset, embedding)
+    store, chunks = stored(dataset, embedding, chunk_tokens)
     chain = chain_of(store.as_retriever(), engine)
-    return Bench(chain, engine, embedding, dataset.about, len(chunks))
+    most = max(TRAINED // chunk_tokens, 1) if chunk_tokens else MOST_CHUNKS
+    return Bench(chain, engine, embedding, dataset.about, len(chunks), most)
 
 
-def stored(dataset: Dataset, embedding: SentenceTransformerEngine | None = None) -> tuple[VectorStore, list[str]]:
+def stored(
+    dataset: Dataset, embedding: SentenceTransformerEngine | None = None, chunk_tokens: int = 0
+) -> tuple[VectorStore, list[str]]:
     """Returns a store of the documents' chunks, and the chunks."""
     store = InMemoryVectorStore(EngineEmbeddings(embedding or SentenceTransformerEngine(bundled_minilm())))
-    splitter = RecursiveCharacterTextSplitter(chunk_size=CHUNK, chunk_overlap=0)
-    chunks = [text for document in dataset.documents for text in splitter.split_text(document)]
+    chunks = chunked(dataset, chunk_tokens)
     store.add_texts(chunks)
     return store, chunks
+
+
+def chunked(dataset: Dataset, chunk_tokens: int = 0) -> list[str]:
+    """Returns the chunks of documents: paragraphs, or several of them, with at most so many tokens, about."""
+    documents = ["\n\n".join(dataset.documents)] if chunk_tokens else dataset.documents
+    size = chunk_tokens * CHARACTERS if chunk_tokens else CHUNK
+    splitter = RecursiveCharacterTextSplitter(chunk_size=size, chunk_overlap=0)
+    return [text for document in documents for text in splitter.split_text(document)]
 
 
 def chain_of(retriever: BaseRetriever, engine: LLMEngine) -> Runnable[str, str]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.adaptive_quality.datasets import Question
 from benchmarks.adaptive_quality.scores import token_f1
-from benchmarks.adaptive_quality.systems import GRID, MOST_CHUNKS, TUNED, Tuned, adaptive
+from benchmarks.adaptive_quality.systems import MOST_CHUNKS, TUNED, Tuned, adaptive, grid
 from fineflow.adaptation import Configuration, Profile
 from fineflow.adaptation.mapping import FALLBACK, pruned
 
@@ -64,25 +64,30 @@ async def calibrated(bench: Any, questions: Sequence[Question]) -> Calibration:
     A query of each settings gets the configuration that it gets while all memory is free.
     """
     scores, profiler = Scores(bench), bench.profiler()
-    profiles = {}
+    profiles, configurations = {}, grid(bench.most)
     for question in questions:
         profiles[question.text] = await _sure_profile(profiler, question)
-    fixed = {each: await scores.mean([(question, each) for question in questions]) for each in GRID}
+    fixed = {each: await scores.mean([(question, each) for question in questions]) for each in configurations}
     by_complexity = {}
     for name, high in (("low", False), ("high", True)):
         mine = [each for each in questions if (kept := profiles[each.text]) is not None and kept.complex is high]
-        means = {each: await scores.mean([(question, each) for question in mine]) for each in GRID}
-        by_complexity[name] = max(GRID, key=means.__getitem__)
+        means = {each: await scores.mean([(question, each) for question in mine]) for each in configurations}
+        by_complexity[name] = max(configurations, key=means.__getitem__)
     settings = {
-        each: await scores.mean([(question, choice(profiles[question.text], each)) for question in questions])
+        each: await scores.mean(
+            [(question, choice(profiles[question.text], each, bench.most)) for question in questions]
+        )
         for each in TUNED
     }
     return Calibration(by_complexity, cheapest(settings), fixed, settings)
 
 
-def choice(profile: Profile | None, settings: Tuned) -> Configuration:
-    """Returns the configuration of a query while all memory is free; without a profile, of the fallback."""
-    space = (FALLBACK if profile is None else pruned(profile)).within(settings.methods, MOST_CHUNKS)
+def choice(profile: Profile | None, settings: Tuned, most: int = MOST_CHUNKS) -> Configuration:
+    """Returns the configuration of a query while all memory is free; without a profile, of the fallback.
+
+    most: chunks that may be chosen.
+    """
+    space = (FALLBACK if profile is None else pruned(profile)).within(settings.methods, most)
     return next(iter(space.up_to(settings.reach)))
 
 

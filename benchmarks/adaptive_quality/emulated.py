@@ -22,7 +22,7 @@ from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.adaptive_quality.app import ANSWER_TOKENS, chain_of, profiler_of, stored
+from benchmarks.adaptive_quality.app import ANSWER_TOKENS, MOST_CHUNKS, chain_of, profiler_of, stored
 from benchmarks.adaptive_quality.datasets import Dataset
 from fineflow.adaptation import Profiler
 from fineflow.adaptation.distilled import PROBE
@@ -126,6 +126,7 @@ class EmulatedBench:
     chunks: int
     greedy: Greedy
     vectors: dict[str, list[float]]
+    most: int = MOST_CHUNKS
 
     def profiler(self) -> Profiler:
         """Returns a profiler of questions that has seen none."""

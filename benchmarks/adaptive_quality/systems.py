@@ -7,21 +7,25 @@ from dataclasses import dataclass
 from typing import Any
 
 import fineflow
-from benchmarks.adaptive_quality.app import SUMMARY
+from benchmarks.adaptive_quality.app import MOST_CHUNKS, SUMMARY
 from fineflow.adaptation import Configuration, Decision, DistilledProfiler
 from fineflow.adaptation.configuration import SYNTHESES, Synthesis
 
 CHUNKS, RERANKED, REDUCED, LENGTHS = (1, 2, 3, 4, 6, 8, 12), (2, 4, 8), (4,), (24, 48)
-MOST_CHUNKS = max(CHUNKS)  # more do not fit into the 1,000 tokens that the bundled model was trained on
 
-GRID = (
-    *(Configuration(number, "stuff") for number in CHUNKS),
-    *(Configuration(number, "map_rerank") for number in RERANKED),
-    *(Configuration(number, "map_reduce", length) for number in REDUCED for length in LENGTHS),
-)
-"""Fixed configurations. With one chunk, ``map_rerank`` is ``stuff``. Summaries of more than four chunks are left out:
-with the bundled model, those of eight take twice as long as those of four, for a lower F1.
-"""
+
+def grid(most: int = MOST_CHUNKS) -> tuple[Configuration, ...]:
+    """Returns the fixed configurations. most: chunks that a prompt has room for.
+
+    With one chunk, ``map_rerank`` is ``stuff``. Summaries of more than four chunks are left out: with the bundled
+    model, those of eight take twice as long as those of four, for a lower F1.
+    """
+    return (
+        *(Configuration(number, "stuff") for number in CHUNKS if number <= most),
+        *(Configuration(number, "map_rerank") for number in RERANKED),
+        *(Configuration(number, "map_reduce", length) for number in REDUCED for length in LENGTHS),
+    )
+
 
 Ask = Callable[[str], Awaitable["Reply"]]
 ADAPTIVE, CALIBRATED, DISTILLED = ASKING = "adaptive", "adaptive, calibrated", "adaptive, distilled"
@@ -62,7 +66,7 @@ def systems(
 ) -> dict[str, Ask]:
     """Returns everything that is compared, by name. best: configuration for each complexity; tuned: calibrated."""
     made = adaptive(bench, Tuned())
-    found = {str(each): _fixed(made, each) for each in GRID}
+    found = {str(each): _fixed(made, each) for each in grid(bench.most)}
     found[BY_COMPLEXITY] = _by_complexity(bench, made, best)
     found[CALIBRATED] = _deciding(adaptive(bench, tuned))
     found[DISTILLED] = _deciding(adaptive(bench, tuned, distilled))
@@ -76,7 +80,7 @@ def adaptive(bench: Any, tuned: Tuned, profiler: Any = None) -> Any:
         bench.chain,
         profiler=bench.profiler() if profiler is None else profiler,
         summary_prompt=SUMMARY,
-        most_chunks=MOST_CHUNKS,
+        most_chunks=bench.most,
         feedback=False,  # the golden answers of this model are no better than others
         methods=tuned.methods,
         reach=tuned.reach,

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 
@@ -17,23 +18,26 @@ pytest.importorskip("transformers")
 
 from benchmarks.adaptive_quality import calibration
 from benchmarks.adaptive_quality.__main__ import main
+from benchmarks.adaptive_quality.app import MOST_CHUNKS, chunked
 from benchmarks.adaptive_quality.calibration import calibrated, cheapest, choice
 from benchmarks.adaptive_quality.datasets import KINDS, UNANSWERABLE, UNKNOWN, Question, bundled
 from benchmarks.adaptive_quality.loaders import finsec, musique, qmsum, squad
 from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
-from benchmarks.adaptive_quality.systems import GRID, TUNED, Reply, Tuned
+from benchmarks.adaptive_quality.systems import TUNED, Reply, Tuned, grid
 from benchmarks.adaptive_quality.verdict import frontier, judge
 from benchmarks.adaptive_sides import MIDDLE, OURS
 from langchain_core.runnables import RunnableLambda
 from tools.pictures.adaptive import ablation_chart, frontier_chart
 from tools.pictures.quality import label, quality_chart
 from tools.pictures.svg import PALETTES
+from transformers import AutoTokenizer
 
 from fineflow.adaptation import Configuration, Decision, Profile
 from fineflow.adaptation.configuration import SYNTHESES
 from fineflow.adaptation.mapping import FALLBACK
 from fineflow.adaptation.profiler import Estimate
+from fineflow.demo.data import default_model
 from fineflow.testing import virtual
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +214,8 @@ SIMPLE, HARD = Profile(False, False, 1, (30, 30)), Profile(True, True, 2, (30, 3
 class Answers:
     """A bench whose chain knows the answer of a question in some configurations. ``asked``: pairs, in order."""
 
+    most = MOST_CHUNKS
+
     def __init__(self, known: Callable[[str, Configuration], bool]) -> None:
         self.known, self.asked = known, list[tuple[str, Configuration]]()
 
@@ -239,7 +245,7 @@ def test_calibration_asks_each_question_once_in_each_configuration(monkeypatch: 
     found = asyncio.run(calibrated(bench, asked))
     assert len(bench.asked) == len(set(bench.asked))
     assert {each for each, f1 in found.fixed.items() if f1 == 1.0} == {
-        each for each in GRID if each.synthesis == "stuff" and each.num_chunks >= 4
+        each for each in grid() if each.synthesis == "stuff" and each.num_chunks >= 4
     }
     assert found.best == Configuration(4)
     assert found.by_complexity == {"low": Configuration(2), "high": Configuration(4)}
@@ -384,9 +390,22 @@ def test_the_charts_of_the_emulated_comparison_show_the_kept_figures() -> None:
             assert f"{judged['rates'][1] / found['rate']:.2f} times" in row
 
 
-@pytest.mark.parametrize("name", [str(each) for each in GRID])
+@pytest.mark.parametrize("name", [str(each) for each in grid()])
 def test_each_fixed_configuration_has_a_short_name(name: str) -> None:
     assert re.fullmatch(r"(stuff|rerank) \d+|reduce \d+/\d+", label(name))
+
+
+def test_longer_chunks_hold_several_paragraphs() -> None:
+    data, count = bundled(4), AutoTokenizer.from_pretrained(default_model())
+    short, long = chunked(data), chunked(data, 300)
+    means = [fmean(len(count(text)["input_ids"]) for text in each) for each in (short, long)]
+    assert 4 * means[0] <= means[1] <= 300
+    assert " ".join(long).split() == " ".join(short).split()
+
+
+def test_no_more_chunks_than_fit_are_chosen() -> None:
+    assert max(each.num_chunks for each in grid(3) if each.synthesis == "stuff") == 3
+    assert choice(HARD, Tuned(("stuff",), 1.0), 3).num_chunks == 3
 
 
 @pytest.mark.engine
@@ -398,7 +417,7 @@ def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
     assert figures["profiles"]["values"]["none"] == 0
     assert figures["profiles"]["values"]["work_s"] < figures["profiles"]["whole"]["work_s"]
     found = figures["systems"]
-    assert len(found) == len(GRID) + 4
+    assert len(found) == len(grid()) + 4
     one, four = (found[f"stuff, {number} chunk{'s' * (number > 1)}"]["f1_by_kind"] for number in (1, 4))
     assert one["single-hop"] == four["single-hop"] == 1.0
     assert four["list"] > one["list"]
