@@ -16,7 +16,7 @@ _SMALL = 4  # one out of so many places of a batch may go to small requests of l
 
 
 class Events(Protocol):
-    """What engines need of the simulation. numbers: order events and jobs of the same time."""
+    """State of the simulation that its engines share. numbers: order events and jobs of the same time."""
 
     by_arrival: bool
     numbers: Iterator[int]

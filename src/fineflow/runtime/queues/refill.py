@@ -14,7 +14,7 @@ _EXACT = 0.25  # share of the interval by which a refusal may name another time 
 _LATER = 1e-6  # seconds by which a request waits longer: times are not exact
 _TRUSTED = 64  # requests after which one asks at the latest whether the prediction still holds
 LONGEST_WAIT = 60.0
-"""Seconds for which clients such as those of anthropic and openai wait if a refusal says so; else they ask sooner."""
+"""Longest ``Retry-After`` in seconds that the clients of anthropic and openai follow; beyond it they ask sooner."""
 
 
 class Refill:

@@ -43,7 +43,7 @@ class Left(NamedTuple):
 
 
 class Budget:
-    """What is left of requests or tokens per minute. each: what a request takes of it, about."""
+    """Requests or tokens that a provider's limit leaves. each: estimated cost of one request, in the same unit."""
 
     def __init__(self, left: Left, each: float, until: float) -> None:
         self.left, self.each, self.until = left, each, until
