@@ -37,6 +37,19 @@ def test_a_new_component_at_the_same_address_is_unknown() -> None:
     assert len(seen) < 1000
 
 
+def test_components_made_for_each_request_do_not_push_out_others() -> None:
+    kept = Component()
+    durations.observe(kept, "invoke", 0.0001, ahead=False)
+    in_their_places = []  # so that Python does not give their addresses out again
+    for _ in range(3):
+        made = [Component() for _ in range(durations._MOST // 2)]
+        for each in made:
+            durations.observe(each, "invoke", 0.0001, ahead=False)
+        del made, each
+        in_their_places += [Component() for _ in range(durations._MOST)]
+    assert durations.quick(kept, "invoke")
+
+
 def test_what_ran_ahead_counts_queues_as_well() -> None:
     component = Component()
     durations.observe(component, "invoke", 0.01, ahead=True)

@@ -17,9 +17,11 @@ QUICK = 0.002
 _PERHAPS = 0.02  # of a call that ran ahead, where threads and queues count as well
 _MOST = 4096
 
+_Key = tuple[int, str, bool]
+
 # By the component's id, the method, and whether it ran ahead: the component, its seconds, and True if these are of the
 # first call alone. Components need not be hashable. One without weak references is told apart by its id alone.
-_seconds: dict[tuple[int, str, bool], tuple[weakref.ref[Any] | None, float, bool]] = {}
+_seconds: dict[_Key, tuple[weakref.ref[Any] | None, float, bool]] = {}
 
 
 def observe(component: Any, name: str, took: float, *, ahead: bool) -> None:
@@ -31,7 +33,8 @@ def observe(component: Any, name: str, took: float, *, ahead: bool) -> None:
         _seconds.clear()
     before, first = _lately(component, name, ahead=ahead)
     mean = took if before is None or first else 0.7 * before + 0.3 * took
-    _seconds[id(component), name, ahead] = (_weak(component), mean, before is None)
+    key = (id(component), name, ahead)
+    _seconds[key] = (_weak(component, key), mean, before is None)
 
 
 def quick(component: Any, name: str) -> bool:
@@ -85,8 +88,9 @@ def _lately(component: Any, name: str, *, ahead: bool) -> tuple[float | None, bo
     return (seconds, first) if reference is None or reference() is component else (None, False)
 
 
-def _weak(component: Any) -> weakref.ref[Any] | None:
+def _weak(component: Any, key: _Key) -> weakref.ref[Any] | None:
+    """Returns a reference that drops the entry with the component: chains made per request would push out others."""
     try:
-        return weakref.ref(component)
+        return weakref.ref(component, lambda _, forget=_seconds.pop: forget(key, None))  # type: ignore[misc]
     except TypeError:
         return None
