@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI, OpenAI
 
 import fineflow
 from fineflow.runtime import servers
-from fineflow.testing.differential import differences, observe
+from fineflow.testing.differential import Observation, differences, observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.server import Fault, OpenAIServer, Received
@@ -84,9 +84,9 @@ def bodies(received: list[Received]) -> list[str]:
     return sorted(json.dumps([each.path, each.body], sort_keys=True) for each in received)
 
 
-def both(server: OpenAIServer, make: Callable[[OpenAIServer], Any], entry: str, *faults: Fault | None) -> None:
-    """Stock and optimized: what a caller sees, and what the server was asked for answers."""
-    given = [VALUE, VALUE] if "batch" in entry else VALUE
+def seen_by_both(
+    server: OpenAIServer, make: Callable[[OpenAIServer], Any], entry: str, given: Any, faults: Sequence[Fault | None]
+) -> tuple[list[Observation], list[list[str]]]:
     seen, asked = [], []
     for optimized in (False, True):
         server.received.clear()
@@ -94,5 +94,14 @@ def both(server: OpenAIServer, make: Callable[[OpenAIServer], Any], entry: str, 
         made = make(server)
         seen.append(observe(fineflow.optimize(made, strict=True, eager=True) if optimized else made, entry, given))
         asked.append(bodies(server.answered))
+    return seen, asked
+
+
+def both(server: OpenAIServer, make: Callable[[OpenAIServer], Any], entry: str, *faults: Fault | None) -> None:
+    """Stock and optimized: what a caller sees, and what the server was asked for answers."""
+    seen, asked = seen_by_both(server, make, entry, [VALUE, VALUE] if "batch" in entry else VALUE, faults)
+    if "batch" in entry and seen[0].error is not None:
+        # How far other inputs have come when the first one fails is open in stock (docs/design.md, 4).
+        seen, asked = seen_by_both(server, make, entry, [VALUE], faults)
     assert not differences(seen[0], seen[1]), "\n".join(differences(seen[0], seen[1]))
     assert asked[0] == asked[1]

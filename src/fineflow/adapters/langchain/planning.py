@@ -37,6 +37,7 @@ from fineflow.adapters.langchain.lowering.retrieval import compressors, indexing
 from fineflow.adapters.langchain.lowering.retrieval.queries_ahead import embed_queries
 from fineflow.adapters.langchain.run_recorder import lessons
 from fineflow.adapters.langchain.stores.facts import EMBEDS, contents
+from fineflow.adapters.langchain.user_functions import calls_in_its_context
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
 from fineflow.ir.primitive import FED
 from fineflow.ir.spec import bodies, everything
@@ -126,8 +127,10 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
 def _batched(p_graph: Graph, e_graph: Graph, objects: Mapping[str, Any]) -> bool:
     """Returns True if a batch may run as one call per input; stock's batch runs each step for all inputs."""
     own = any(branches.own_batch(obj) or history.writes(obj) for obj in objects.values())
+    # In a step, stock's batch of the whole sets no config for the calls that it makes: no handler hears of them.
+    unheard = any(calls_in_its_context(obj) for path, obj in objects.items() if path)
     # Stock's batch writes for all inputs before it goes on with any of them.
-    return not (own or any(p.effects.writes for p in e_graph) or steps_meet(p_graph, objects))
+    return not (own or unheard or any(p.effects.writes for p in e_graph) or steps_meet(p_graph, objects))
 
 
 def _paying(p_graph: Graph, e_graph: Graph, batched: bool) -> frozenset[str]:

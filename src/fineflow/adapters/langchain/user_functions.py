@@ -188,6 +188,18 @@ def calls_components(func: Any) -> bool:
     return _scan(func).calls > 0
 
 
+def calls_in_its_context(obj: Any) -> bool:
+    """Returns True for a runnable with methods of the user's that call components in the context of its own caller.
+
+    ``RunnableLambda`` and tools make a context for their function: calls in it are children of theirs.
+    """
+    return (
+        isinstance(obj, Runnable)
+        and not isinstance(obj, RunnableLambda | BaseTool)
+        and any(map(calls_components, functions_of(obj).values()))
+    )
+
+
 def entered(func: Any) -> Any:
     """Returns the component whose ``invoke`` or ``ainvoke`` a function is, as in tools of ``as_tool``; else None."""
     if not isinstance(func, MethodType) or func.__name__ not in ENTRIES:

@@ -69,13 +69,21 @@ def _lower_each(each: RunnableEach[Any, Any], value: Symbol, b: ChainBuilder) ->
     )
 
 
-_USUAL_BATCH = (Runnable, RunnableSequence, RunnableBindingBase)
+_BATCHES, _INVOKES = ("batch", "abatch"), ("invoke", "ainvoke")
+_USUAL_BATCH: tuple[tuple[type, tuple[str, ...]], ...] = (
+    (Runnable, _BATCHES),  # calls the object's own ``invoke``
+    (RunnableSequence, (*_BATCHES, *_INVOKES)),
+    (RunnableBindingBase, (*_BATCHES, *_INVOKES)),
+)
+"""Classes, and the methods of them that are needed for ``batch`` to do what ``invoke`` does with each input."""
 
 
 def own_batch(obj: Any) -> str:
     """Returns the class name of a step whose ``batch`` does not just invoke it for each input; "" for others."""
     kind = type(obj)
-    usual = not isinstance(obj, Runnable) or any(same_method(kind, base, "batch") for base in _USUAL_BATCH)
+    usual = not isinstance(obj, Runnable) or any(
+        all(same_method(kind, base, name) for name in names) for base, names in _USUAL_BATCH
+    )
     return "" if usual else kind.__name__
 
 
