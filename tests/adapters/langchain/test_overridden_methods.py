@@ -43,6 +43,10 @@ def parallel(kind: Any) -> Any:
     return kind(a=ask("first {q}"), b=ask("second {q}"))
 
 
+def function(kind: Any) -> Any:
+    return kind(lambda given: [ask("first {q}").invoke(given), ask("second {q}").invoke(given)])
+
+
 def binding(kind: Any) -> Any:
     return kind(bound=independent(), kwargs={}, config={})
 
@@ -51,6 +55,7 @@ BASES: dict[type, Callable[[Any], Any]] = {
     RunnableSequence: sequence,
     RunnableParallel: parallel,
     RunnableBinding: binding,
+    RunnableLambda: function,
 }
 
 
@@ -58,6 +63,8 @@ def parts(obj: Any) -> list[Any]:
     """What the object consists of, both of which take the input."""
     if isinstance(obj, RunnableSequence):
         return [obj.first, obj.last]
+    if isinstance(obj, RunnableLambda):
+        return [ask("one {q}"), ask("two {q}")]
     return list(obj.steps__.values()) if isinstance(obj, RunnableParallel) else [obj.bound, obj.bound]
 
 

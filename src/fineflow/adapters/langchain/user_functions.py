@@ -193,11 +193,9 @@ def calls_in_its_context(obj: Any) -> bool:
 
     ``RunnableLambda`` and tools make a context for their function: calls in it are children of theirs.
     """
-    return (
-        isinstance(obj, Runnable)
-        and not isinstance(obj, RunnableLambda | BaseTool)
-        and any(map(calls_components, functions_of(obj).values()))
-    )
+    if not isinstance(obj, Runnable) or isinstance(obj, BaseTool) or type(obj) is RunnableLambda:
+        return False
+    return any(map(calls_components, functions_of(obj).values()))
 
 
 def entered(func: Any) -> Any:
