@@ -303,6 +303,23 @@ def test_a_budget_that_is_told_is_left_to_stock_before_it_is_spent() -> None:
     assert virtual.run(main()).value == [0.0] * 3 + [40.0] * 5  # 6 of 60 are stock's
 
 
+def test_a_response_that_comes_late_does_not_raise_what_is_left() -> None:
+    component = Component()
+
+    async def main() -> list[float]:
+        calls = [HeldBack(component) for _ in range(2)]
+        for each in calls:
+            await each.begin()
+            await asyncio.sleep(1)
+        for each, left in zip(reversed(calls), ("8", "30"), strict=True):
+            told = {"limit": "60", "remaining": left, "reset": "40s"}
+            each.responded(200, {f"x-ratelimit-{name}-requests": value for name, value in told.items()})
+            each.end(None)
+        return await several(component, 8, seconds=100)
+
+    assert virtual.run(main()).value == [2.0] * 2 + [42.0] * 6
+
+
 def test_a_rate_is_learned_where_none_is_told() -> None:
     component = Component()
 

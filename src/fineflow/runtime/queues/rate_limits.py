@@ -130,11 +130,11 @@ class ModelCalls:
             self._sent.popleft()
         return len(self._sent)
 
-    def told(self, left: Mapping[str, Left]) -> None:
-        """Takes note of what a response says is left of the provider's budgets."""
+    def told(self, left: Mapping[str, Left], since: float) -> None:
+        """Takes note of what a response says is left of the provider's budgets. since: begin of its call."""
         with _lock:
             for kind, each in left.items():
-                self._budgets[kind] = Budget.of(kind, each, self._budgets.get(kind))
+                self._budgets[kind] = Budget.of(kind, each, self._budgets.get(kind), since)
 
     def begin(self, call: _Call) -> float | None:
         """Counts a call and returns None if it may begin; else the seconds after which to ask again, if not woken."""
@@ -240,7 +240,7 @@ class ModelCalls:
 def heard(calls: ModelCalls, since: float, status: int, headers: Mapping[str, Any], *, repeated: bool) -> None:
     """Takes note of a response to a request of a call that began at ``since``. repeated: by its client, if refused."""
     if left := budgets(headers):
-        calls.told(left)
+        calls.told(left, since)
     if status == REFUSED:
         said = Refusal(told_to_wait(headers))
         calls.named(said.seconds, repeated=repeated)

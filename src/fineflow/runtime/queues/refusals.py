@@ -43,18 +43,25 @@ class Left(NamedTuple):
 
 
 class Budget:
-    """Requests or tokens that a provider's limit leaves. each: estimated cost of one request, in the same unit."""
+    """Requests or tokens that a provider's limit leaves. each: estimated cost of one request, in the same unit.
 
-    def __init__(self, left: Left, each: float, until: float) -> None:
-        self.left, self.each, self.until = left, each, until
+    since: begin of the call whose response told it.
+    """
+
+    def __init__(self, left: Left, each: float, until: float, since: float) -> None:
+        self.left, self.each, self.until, self.since = left, each, until, since
         self.started = 0  # requests since
 
     @staticmethod
-    def of(kind: str, left: Left, before: Budget | None) -> Budget:
+    def of(kind: str, left: Left, before: Budget | None, since: float) -> Budget:
+        """Returns the budget that a response tells; the one before, if a later call has been told that less is left."""
+        older = before is not None and since < before.since and events.now() < before.until
+        if older and before is not None and left.remaining >= before.left.remaining:
+            return before
         each = 1.0 if kind == "requests" or before is None else before.each
         if kind != "requests" and before is not None and before.started and before.left.remaining > left.remaining:
             each = (before.left.remaining - left.remaining) / before.started
-        return Budget(left, each, events.now() + left.seconds)
+        return Budget(left, each, events.now() + left.seconds, since)
 
     def allows(self, running: int, now: float) -> bool:
         """Returns True if one more request beside those that are running leaves the reserve as it is."""
