@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +15,12 @@ from fineflow.testing import virtual
 
 
 @pytest.fixture(autouse=True)
-def vendored(monkeypatch: pytest.MonkeyPatch) -> None:
+def vendored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     installed = recognition._installed
     monkeypatch.setattr(recognition, "_installed", lambda package: package != "langchain_core" and installed(package))
+    recognition.of_application.cache_clear()
+    yield
+    recognition.of_application.cache_clear()  # later tests of this process have an installed one
 
 
 @pytest.mark.parametrize("name", ["advanced_rag", "rag_fusion"])
