@@ -204,18 +204,21 @@ class Legacy(BaseCallbackHandler):
             self._traces.append(f"end {trace_id}")
 
     def tree(self, ordered: bool) -> list[Any]:
+        with self._lock:  # threads of a call that has failed may still be running
+            events, traces = dict(self._events), list(self._traces)
+
         def node(id_: str) -> Any:
-            found = self._events[id_]
-            inside = [node(each) for each, event in self._events.items() if event["parent"] == id_]
+            found = events[id_]
+            inside = [node(each) for each, event in events.items() if event["parent"] == id_]
             if not ordered:
                 inside.sort(key=_without_ids)
             return {"event": found["event"], "start": found["start"], "end": found["end"], "inside": inside}
 
-        roots = [id_ for id_, event in self._events.items() if event["parent"] not in self._events]
+        roots = [id_ for id_, event in events.items() if event["parent"] not in events]
         trees = list(map(node, roots))
         if not ordered:
             trees.sort(key=_without_ids)
-        return [self._traces if ordered else sorted(self._traces), *trees]
+        return [traces if ordered else sorted(traces), *trees]
 
 
 def shown(value: Any) -> Any:
