@@ -141,6 +141,14 @@ def plain(kind: type, name: str) -> Any:
     return inspect.unwrap(found) if callable(found) else found
 
 
+def has_as(obj: Any, name: str, method: Any) -> bool:
+    """Returns True if a bound method is the one that the object has under this name; not if it is of a base class."""
+    if name in getattr(obj, "__dict__", ()):
+        return False
+    func, known = getattr(method, "__func__", None), plain(type(obj), name)
+    return func is None or known is None or known is inspect.unwrap(func)
+
+
 def keeps_promise(component: Any, promise: str, methods: Iterable[str]) -> bool:
     """Returns True if a component's class has the attribute ``promise``, about ``methods``, and it still holds.
 

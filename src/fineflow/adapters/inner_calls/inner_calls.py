@@ -29,7 +29,7 @@ from fineflow.adapters.core.durations import QUICK, observe
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import plain
+from fineflow.adapters.core.recognition import has_as
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.components import QUEUED, Components
 from fineflow.adapters.inner_calls.entry_wrappers import active, comes_here, latest
@@ -317,8 +317,9 @@ class InnerCalls:
         """Returns the call that stock is about to make; None for one that nothing has found.
 
         own: the component's method. If it is the one whose calls these are, its call is under way, and none of them.
+        Nor is that of a base class, which ``super()`` calls: what runs ahead would run the one around it once more.
         """
-        if self._runs(own) or _overridden(own, component, name):
+        if self._runs(own) or not has_as(component, name, own):
             return None
         with self._lock:
             if self._due:  # stock already has the result that the next walk is for
@@ -483,17 +484,6 @@ class InnerCalls:
     def _gained_inside(self) -> bool:
         """Returns True if a call that ran ahead gained inside itself, not beside another one."""
         return any(call.ahead is not None and call.taken and self._gains(call) for call in self._finder.calls)
-
-
-def _overridden(own: Any, component: Any, name: str) -> bool:
-    """Returns True for a method that the component has not under this name: ``super()`` calls one of a base class.
-
-    What runs ahead is the component's call, so it would run what is around this one once more.
-    """
-    func, known = getattr(own, "__func__", None), plain(type(component), name)
-    if name in getattr(component, "__dict__", ()):
-        return True
-    return func is not None and known is not None and known is not inspect.unwrap(func)
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

@@ -55,13 +55,16 @@ class Budget:
     @staticmethod
     def of(kind: str, left: Left, before: Budget | None, since: float) -> Budget:
         """Returns the budget that a response tells; the one before, if a later call has been told that less is left."""
-        older = before is not None and since < before.since and events.now() < before.until
-        if older and before is not None and left.remaining >= before.left.remaining:
+        if before is not None and since < before.since and before.less_than(left, events.now()):
             return before
         each = 1.0 if kind == "requests" or before is None else before.each
         if kind != "requests" and before is not None and before.started and before.left.remaining > left.remaining:
             each = (before.left.remaining - left.remaining) / before.started
         return Budget(left, each, events.now() + left.seconds, since)
+
+    def less_than(self, left: Left, now: float) -> bool:
+        """Returns True if it still holds, and leaves no more than ``left``."""
+        return now < self.until and self.left.remaining <= left.remaining
 
     def allows(self, running: int, now: float) -> bool:
         """Returns True if one more request beside those that are running leaves the reserve as it is."""
