@@ -20,6 +20,8 @@ from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler
 
 from fineflow.verification.canonical import as_text, canonical
 
+_IDS = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 # Metadata that tracing backends add from the environment.
 VOLATILE: frozenset[str] = frozenset({"revision_id"})
 
@@ -154,10 +156,10 @@ class RunNode:
     children: list[RunNode] = field(default_factory=list)
 
     def sort_key(self) -> tuple[int, str]:
-        """Returns the sort key of siblings: the step number in a sequence, then the content without the children."""
+        """Returns the sort key of siblings: the step in a sequence, then the content without children and random ids."""
         steps = [int(m[1]) for tag in self.tags if (m := re.fullmatch(r"seq:step:(\d+)", tag))]
         content = {name: value for name, value in vars(self).items() if name != "children"}
-        return (steps[-1] if steps else 0, as_text(content))
+        return (steps[-1] if steps else 0, _IDS.sub("", as_text(content)))
 
 
 def run_tree(
