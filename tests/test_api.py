@@ -277,7 +277,7 @@ def test_a_bound_that_is_no_number_of_calls_is_refused_at_once(most: Any) -> Non
 
 
 @pytest.mark.parametrize("switch", ["strict", "assume_pure", "eager", "across_nodes", "stream_answers"])
-@pytest.mark.parametrize("value", ["no", [Shout], 0, None])
+@pytest.mark.parametrize("value", ["no", [Shout], 0, 1.0])
 def test_a_switch_that_is_neither_true_nor_false_is_refused_at_once(switch: str, value: Any) -> None:
     with pytest.raises(TypeError, match=f"{switch} is True or False; got"):
         fineflow.optimize(Shout(), **{switch: value})

@@ -26,7 +26,7 @@ class OptionsGiven(TypedDict, total=False):
     trust: str
     verify: float | Verify | None
     objective: str | None
-    across_nodes: bool
+    across_nodes: bool | None
     cache: str | None
     stream_answers: bool
     trust_tools: Any
@@ -49,7 +49,8 @@ class Options:
     timeout: seconds that a call may take; then all of its work is stopped and it raises TimeoutError. None: no limit.
         See docs/runtime.md for blocking code in threads.
     across_nodes: start component calls of a graph's next nodes when the state that they need is known, without waiting
-        for the end of the superstep. See docs/langgraph.md.
+        for the end of the superstep. None: in graphs whose code shows that some node does not need one before it. See
+        docs/langgraph.md.
     objective: what the answers of the calls are wanted for: ``"latency"``, ``"throughput"``, ``"ttft"`` or ``"tpot"``,
         see :func:`fineflow.identity`. None: as the calls say, or else ``"latency"``.
     cache: ``"warm"``: of requests ahead that share a long beginning, the first goes, and the others follow when its
@@ -82,7 +83,7 @@ class Options:
     trust: str = "packages"
     verify: float | Verify | None = None
     objective: str | None = None
-    across_nodes: bool = False
+    across_nodes: bool | None = None
     cache: str | None = None
     stream_answers: bool = False
     trust_tools: Any = None
@@ -90,8 +91,10 @@ class Options:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
-        for switch in ("strict", "assume_pure", "eager", "across_nodes", "stream_answers"):
+        for switch in ("strict", "assume_pure", "eager", "stream_answers"):
             self._check_switch(switch)
+        if self.across_nodes is not None:
+            self._check_switch("across_nodes")
         if self.trust not in ("packages", "interfaces"):
             raise ValueError(f'trust is "packages" or "interfaces"; got {self.trust!r}')
         if self.trust_tools is not None:
@@ -124,7 +127,7 @@ class Options:
 
 def changes_nothing(options: Options) -> bool:
     """Returns True if calls with these options are as those of any other optimized object around them."""
-    return replace(options, strict=False, eager=False, across_nodes=False) == _DEFAULT
+    return replace(options, strict=False, eager=False, across_nodes=None) == _DEFAULT
 
 
 _DEFAULT = Options()

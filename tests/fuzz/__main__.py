@@ -1,7 +1,7 @@
 """Random programs, stock against fineflow: ``python tests/fuzz --programs 2000 --seed 5``, or the files of some.
 
-Functions that call components, or with ``--agents`` agents with tools. Prints for each program that differs its seed,
-what differs, a minimized program, and the command that repeats it.
+Functions that call components, with ``--graphs`` graphs of such, or with ``--agents`` agents with tools. Prints for
+each program that differs its seed, what differs, a minimized program, and the command that repeats it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import fuzz_compare
 import fuzz_forks
+import fuzz_graphs
 import fuzz_statements
 from fuzz_forks import Compared, Result, results
 from fuzz_minimize import minimized
@@ -44,6 +45,7 @@ def _agents() -> Kind:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python tests/fuzz", description=__doc__)
     parser.add_argument("--agents", action="store_true", help="agents with tools instead of functions")
+    parser.add_argument("--graphs", action="store_true", help="graphs of several such functions")
     parser.add_argument("files", nargs="*", type=Path, help="programs to run instead of random ones")
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--seed", type=int, help="of the first program; the others follow (default: the time)")
@@ -57,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--show", action="store_true", help="print the programs, and run nothing")
     parser.add_argument("--report", type=Path, help="a file that the failing programs are written to")
     options = parser.parse_args(arguments)
-    kind = _agents() if options.agents else Kind(fuzz_statements.program, fuzz_compare.compared)
+    kind = Kind(fuzz_statements.program, fuzz_compare.compared)
+    if options.agents or options.graphs:
+        kind = _agents() if options.agents else Kind(fuzz_graphs.program, fuzz_compare.compared, "--graphs ")
     first = int(time.time()) if options.seed is None else options.seed
     if options.files:
         programs = [(str(path), path.read_text()) for path in options.files]

@@ -150,7 +150,12 @@ class World:
 
 def _busy(runtime: Any) -> bool:
     loop = runtime.loop
-    return bool(loop._ready or workers._pool._busy or runtime.submissions or asyncio.all_tasks(loop))
+    return bool(loop._ready or workers._pool._busy or runtime.submissions or any(map(_runs, asyncio.all_tasks(loop))))
+
+
+def _runs(task: asyncio.Task[Any]) -> bool:
+    """Returns False for the task of a graph's call that waits for its end, and ends what nobody has claimed."""
+    return getattr(task.get_coro(), "__qualname__", "") != "AheadOfNodes._end_calls"
 
 
 class Slow(BaseCallbackHandler):

@@ -156,7 +156,7 @@ class RunNode:
     children: list[RunNode] = field(default_factory=list)
 
     def sort_key(self) -> tuple[int, str]:
-        """Returns the sort key of siblings: the step in a sequence, then the content without children and random ids."""
+        """Returns the sort key of siblings: the step in a sequence, then content without children and random ids."""
         steps = [int(m[1]) for tag in self.tags if (m := re.fullmatch(r"seq:step:(\d+)", tag))]
         content = {name: value for name, value in vars(self).items() if name != "children"}
         return (steps[-1] if steps else 0, _IDS.sub("", as_text(content)))

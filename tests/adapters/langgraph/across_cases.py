@@ -10,6 +10,7 @@ needs the last. ``routed``: routing of that tutorial, where the router's answer 
 from __future__ import annotations
 
 import asyncio
+import linecache
 import operator
 from collections.abc import Callable
 from itertools import pairwise
@@ -68,20 +69,18 @@ class Parts:
         return ask(f"{name.upper()} {{text}}", self.models[name])
 
     def node(self, name: str, seconds: float, *reads: str, logs: bool = False) -> Any:
-        """Returns a function that asks a model about keys of the state, and writes the answer under its own name."""
-        chain = self.chain(name, seconds)
+        """Returns a function that asks a model about keys of the state, and writes the answer under its own name.
 
-        def node(state: State) -> Any:
-            text = " ".join([state[key] for key in reads])  # type: ignore[literal-required]
-            found = {name: chain.invoke({"text": text})}
-            return {**found, "log": [name]} if logs else found
-
-        async def anode(state: State) -> Any:
-            text = " ".join([state[key] for key in reads])  # type: ignore[literal-required]
-            found = {name: await chain.ainvoke({"text": text})}
-            return {**found, "log": [name]} if logs else found
-
-        return anode if self.awaits else node
+        Its source is as people write it, with the keys in it.
+        """
+        text = ' + " " + '.join(f'state["{key}"]' for key in reads)
+        call = f'await chain.ainvoke({{"text": {text}}})' if self.awaits else f'chain.invoke({{"text": {text}}})'
+        log = f', "log": ["{name}"]' if logs else ""
+        source = f'def {name}(state):\n    answer = {call}\n    return {{"{name}": answer{log}}}\n'
+        file, names = f"<{name} of {id(self)}>", {"chain": self.chain(name, seconds)}
+        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+        exec(compile(f"{'async ' * self.awaits}{source}", file, "exec"), names)
+        return names[name]
 
     @property
     def asked(self) -> dict[str, list[str]]:
@@ -185,7 +184,7 @@ SECONDS = {
 
 
 def optimized(graph: Any, **options: Any) -> Any:
-    return fineflow.optimize(graph, across_nodes=True, **{"strict": True, **options})
+    return fineflow.optimize(graph, **{"across_nodes": True, "strict": True, **options})
 
 
 def ran(graph: Any, parts: Parts, config: Any = None, value: Any = VALUE, **more: Any) -> Any:

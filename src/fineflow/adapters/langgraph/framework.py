@@ -14,8 +14,8 @@ from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.inner_calls.functions import is_function
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
+from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.lowering import gains, lowered_steps
-from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.proxy import OptimizedGraph
 from fineflow.adapters.langgraph.steps import steps_of
 from fineflow.adapters.langgraph.visits import GraphShadows, forecast_of, install
@@ -43,7 +43,7 @@ class LangGraph(LangChain):
         return OptimizedGraph if isinstance(obj, Pregel) else super().optimized_class(obj)
 
     def closed(self, obj: Any) -> bool:
-        return not gains(obj) if isinstance(obj, Pregel) else super().closed(obj)
+        return not (gains(obj) or across(obj, None)) if isinstance(obj, Pregel) else super().closed(obj)
 
     def ways(self, obj: Any, input: Any) -> Sequence[bool]:
         return (True,) if isinstance(obj, Pregel) else super().ways(obj, input)
@@ -55,17 +55,17 @@ class LangGraph(LangChain):
         b.stream_answers, b.trust_tools = options.stream_answers, options.trust_tools
         for each, names in _watched(obj):
             b.met.add(each, names)
-        output = lowered_steps(obj, b, across=options.across_nodes)
+        output = lowered_steps(obj, b, across_nodes=options.across_nodes)
         return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(obj, way, options, b)
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         graph = lowered.obj
         if not isinstance(graph, Pregel):
             return super().decide(p_graph, e_graph, lowered)
-        across = lowered.options.across_nodes and bool(facts_of(graph))
-        inside = across or gains(graph, lowered.options.trust_tools)
+        ahead = bool(across(graph, lowered.options.across_nodes))
+        inside = ahead or gains(graph, lowered.options.trust_tools)
         if inside:
-            install(across=across)
+            install(across=ahead)
         return Plan(
             lowered.way,
             p_graph,

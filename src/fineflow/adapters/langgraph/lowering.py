@@ -9,8 +9,8 @@ from fineflow.adapters.core.builder import Builder, Leaf
 from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
-from fineflow.adapters.langchain.user_functions import calls_components, entered
-from fineflow.adapters.langgraph.node_facts import facts_of
+from fineflow.adapters.langchain.user_functions import entered
+from fineflow.adapters.langgraph.early_nodes import across, early
 from fineflow.adapters.langgraph.steps import Step, steps_of
 from fineflow.adapters.langgraph.turns import turns_of
 from fineflow.ir import Note, Ref
@@ -26,16 +26,19 @@ def gains(graph: Any, trust: Any = None) -> bool:
     return inside or any(turns.gains for turns in turns_of(graph, trust))
 
 
-def lowered_steps(graph: Any, b: ChainBuilder, *, across: bool) -> Ref:
-    """Appends a primitive for each step of a graph; returns the last one. across: with the option ``across_nodes``."""
+def lowered_steps(graph: Any, b: ChainBuilder, *, across_nodes: bool | None) -> Ref:
+    """Appends a primitive for each step of a graph; returns the last one. across_nodes: the option."""
     output, turns = Ref("input"), {id(each.step): each for each in turns_of(graph, b.trust_tools)}
-    early = {id(facts.step) for facts in facts_of(graph).values()} if across else set[int]()
+    facts = across(graph, across_nodes)
+    ahead = {id(facts[name].step) for name in early(graph, facts)} if facts else set[int]()
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
-        for ahead, text in turns[id(step.obj)].said(stream_answers=b.stream_answers) if id(step.obj) in turns else ():
-            b.notes.append(Note("lower" if ahead else LATE_TOOLS, output.name, ahead, text))
-        if id(step.obj) in early and any(map(calls_components, step.functions)):
+        for runs_ahead, text in (
+            turns[id(step.obj)].said(stream_answers=b.stream_answers) if id(step.obj) in turns else ()
+        ):
+            b.notes.append(Note("lower" if runs_ahead else LATE_TOOLS, output.name, runs_ahead, text))
+        if id(step.obj) in ahead:
             b.note(output.name, True, "its calls start when the state that they need is known, while earlier nodes run")
     return output
 

@@ -37,8 +37,8 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import messages, searches_ahead, supersteps, tools_ahead
+from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.messages import reader
-from fineflow.adapters.langgraph.node_facts import facts_of
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
 from fineflow.adapters.langgraph.tools_ahead import Turn
 from fineflow.adapters.langgraph.turns import Turns, turns_of
@@ -82,7 +82,7 @@ class GraphShadows(Shadows):
         early = [tool for each in self.turns.values() for tool in each.tools.values() if not tool.why]
         self.tools = {id(each.tool) for each in early if not each.searches}
         self.searching = {id(each.tool) for each in early if each.searches}
-        self.across = facts_of(obj) if self.options.across_nodes else {}
+        self.across = across(obj, self.options.across_nodes)
         self.losses = Losses()
         self._across = frozenset(id(facts.step) for facts in self.across.values())
         self._counting = bool(self._across or self.searching)

@@ -96,11 +96,12 @@ class Mapped(Lazy):
 class Filtered(Lazy):
     """``filter``. test: returns the truth of an element, None if it is unknown."""
 
-    __slots__ = ("_blurred", "_source", "_test")
+    __slots__ = ("_blurred", "_perhaps", "_source", "_test")
 
     def __init__(self, walk: Walk, test: Callable[[Any], bool | None], source: Any) -> None:
         super().__init__(walk)
         self._test, self._source, self._blurred = test, source, False
+        self._perhaps: Any = UNKNOWN  # an element that may be one that is kept
 
     def drains(self) -> None:
         if isinstance(self._source, Lazy):
@@ -112,7 +113,8 @@ class Filtered(Lazy):
             kept = None if value is NULL else self._test(value)
             if kept:
                 return value
-            self._blurred = kept is None
+            if kept is None:
+                self._blurred, self._perhaps = True, UNKNOWN if value is NULL else value
         return NULL
 
     def finish(self, walk: Walk) -> Any:
@@ -121,11 +123,11 @@ class Filtered(Lazy):
             value = rest(walk, self._source)
             with walk.perhaps():
                 self._test(value)
-            return value
+            return walk.aliases.one_of(UNKNOWN, self._perhaps, value)
         found = list(self._source)
         for each in found:
             self._test(each)
-        return walk.aliases.one_of(UNKNOWN, *found)
+        return walk.aliases.one_of(UNKNOWN, self._perhaps, *found)
 
 
 def elements(walk: Walk, value: Any) -> list[Any] | None:

@@ -1,0 +1,197 @@
+"""Nodes of a graph whose calls need nothing of a node that runs before them, as far as their code shows.
+
+Only where there are such nodes does a run look ahead of its nodes by itself: in other graphs it would cost something
+and bring nothing. Nothing else depends on it. What a node reads of the state, and what it writes, are the constant keys
+in its code; one that is not understood reads and writes everything.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any
+
+from langgraph.graph import END, START
+
+from fineflow.adapters.analysis.keys import keys_read
+from fineflow.adapters.langchain.user_functions import calls_components
+from fineflow.adapters.langgraph.node_facts import NodeFacts, facts_of
+from fineflow.adapters.langgraph.steps import user_functions
+from fineflow.adapters.lookahead.scan import codes
+
+_DECIDE = frozenset({"Command", "Send", "interrupt"})
+"""What a function that names one of them may do with the run: what follows depends on it."""
+
+
+def across(graph: Any, wanted: bool | None) -> Mapping[str, NodeFacts]:
+    """Returns what is known of a graph's nodes if a run of it is to look ahead of them, else {}.
+
+    wanted: the option ``across_nodes``; None: if some node has calls that may start early.
+    """
+    if wanted is False:
+        return {}
+    facts = facts_of(graph)
+    return facts if wanted or (facts and early(graph, facts)) else {}
+
+
+def early(graph: Any, facts: Mapping[str, NodeFacts]) -> frozenset[str]:
+    """Returns the names of the nodes whose calls may start while nodes of earlier supersteps still run."""
+    known = _Graph(graph, facts)
+    return frozenset(name for name in facts if known.calls(name) and known.free(name))
+
+
+class _Graph:
+    """The nodes of a graph: in which superstep they run first, what each needs of others."""
+
+    def __init__(self, graph: Any, facts: Mapping[str, NodeFacts]) -> None:
+        self._facts, builder = facts, graph.builder
+        self._keys = frozenset(graph.channels)
+        self._joins = [(set(starts), end) for starts, end in builder.waiting_edges]
+        self._edges = [(start, end) for start, end in builder.edges if end != END]
+        self._edges += [(start, end) for starts, end in self._joins for start in starts]
+        self._branches = {
+            name: {end for each in specs.values() for end in (graph.nodes if each.ends is None else each.ends.values())}
+            for name, specs in builder.branches.items()
+        }
+        self._levels = self._all_levels()
+        self._reads = {name: self._read_by(name) for name in graph.nodes}
+        self._writes = {name: self._written_by(name) for name in graph.nodes}
+
+    def calls(self, name: str) -> bool:
+        return any(map(calls_components, user_functions(self._facts[name].step)))
+
+    def free(self, name: str) -> bool:
+        """Returns True if a node that makes calls runs before this one, which does not need it."""
+        level = self._levels.get(name, 0)
+        before = {each for each, other in self._levels.items() if other < level and each != START}
+        needed, todo = set[str](), [name]
+        while todo:
+            last = todo.pop()
+            found = {each for each in before - needed - {name} if self._needs(last, each)}
+            needed |= found
+            todo += found
+        return any(each in self._facts and self.calls(each) and self._certain(each, name) for each in before - needed)
+
+    def _needs(self, name: str, other: str) -> bool:
+        if self._levels[other] >= self._levels.get(name, 0):
+            return False
+        if other not in self._facts or self._decides(other, name):
+            return True
+        return not self._reads[name].isdisjoint(self._writes[other])
+
+    def _decides(self, other: str, name: str) -> bool:
+        """Returns True if what a node does, or the router behind it, may decide whether another one runs."""
+        if not _DECIDE.isdisjoint(self._names(other)):
+            return True
+        if other not in self._branches:
+            return False
+        read = [keys_read(each) for router in self._facts[other].routers for each in user_functions(router.step)]
+        return not read or any(keys is None or not keys.isdisjoint(self._writes[other]) for keys in read)
+
+    def _certain(self, other: str, name: str) -> bool:
+        """Returns True if a node has run in every run in which another one does, as far as plain edges show."""
+        return self._leads(START, other) or self._leads(other, name)
+
+    def _leads(self, start: str, end: str) -> bool:
+        seen, todo = {start}, [start]
+        while todo:
+            last = todo.pop()
+            found = {after for before, after in self._edges if before == last} - seen
+            seen |= found
+            todo += found
+        return end in seen
+
+    def _all_levels(self) -> dict[str, int]:
+        """Returns the superstep in which each node runs at the earliest; -1 for the beginning."""
+        levels = {START: -1}
+        joined = {(start, end) for starts, end in self._joins for start in starts}
+        single = [each for each in self._edges if each not in joined]
+        single += [(start, end) for start, ends in self._branches.items() for end in ends]
+        for _ in self._keys:  # among them one at least for each node
+            for start, end in single:
+                if start in levels and end != END:
+                    levels[end] = min(levels.get(end, levels[start] + 1), levels[start] + 1)
+            for starts, end in self._joins:
+                if starts <= levels.keys():
+                    levels[end] = max(levels[each] for each in starts) + 1
+        return levels
+
+    def _read_by(self, name: str) -> frozenset[str]:
+        facts = self._facts.get(name)
+        if facts is None:
+            return self._keys
+        found = [keys_read(each) for each in user_functions(facts.step)]
+        return frozenset(facts.keys if None in found else (key for keys in found for key in keys or ()))
+
+    def _written_by(self, name: str) -> frozenset[str]:
+        facts = self._facts.get(name)
+        found = [keys_returned(each) for each in user_functions(facts.step)] if facts is not None else [None]
+        return self._keys if None in found else frozenset(key for keys in found for key in keys or ())
+
+    def _names(self, name: str) -> frozenset[str]:
+        functions = (getattr(each, "__func__", each) for each in user_functions(self._facts[name].step))
+        found = (each for func in functions if type(func) is FunctionType for each in codes(func.__code__))
+        return frozenset(name for code in found for name in code.co_names)
+
+
+@lru_cache(1024)
+def _tree(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(code))).body
+    except (OSError, SyntaxError, TypeError, ValueError):  # of a lambda, or no source
+        return None
+    return tree if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else None
+
+
+def keys_returned(func: Any) -> frozenset[str] | None:
+    """Returns the keys of the dict that a function returns, as its source says; None: any."""
+    func = getattr(func, "__func__", func)
+    tree = _tree(func.__code__) if type(func) is FunctionType else None
+    if tree is None:
+        return None
+    found = [_keys(each.value, tree) for each in _own(tree) if isinstance(each, ast.Return)]
+    return None if None in found else frozenset(key for keys in found for key in keys or ())
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the parts of a function, but not of those in it."""
+    for each in ast.iter_child_nodes(node):
+        yield each
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _own(each)
+
+
+def _keys(value: ast.expr | None, function: ast.AST) -> set[str] | None:
+    if value is None or (isinstance(value, ast.Constant) and value.value is None):
+        return set()
+    if isinstance(value, ast.Dict):
+        keys = [each.value if isinstance(each, ast.Constant) else None for each in value.keys]
+        return {str(each) for each in keys} if None not in keys else None
+    if isinstance(value, ast.IfExp):
+        both = [_keys(value.body, function), _keys(value.orelse, function)]
+        return None if None in both else {key for keys in both for key in keys or ()}
+    if isinstance(value, ast.Name):
+        return _keys_of(value.id, function)
+    return None
+
+
+def _keys_of(name: str, function: ast.AST) -> set[str] | None:
+    """Returns the keys of a dict in a variable that is made once, and gets items; None if more is done with it."""
+    found, known = set[str](), False
+    for each in _own(function):
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and each.targets[0].id == name:
+            keys = _keys(each.value, function) if isinstance(each.value, ast.Dict) and not known else None
+            if keys is None:
+                return None
+            found, known = keys, True
+        elif isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name) and each.value.id == name:
+            if not isinstance(each.slice, ast.Constant):
+                return None
+            found.add(str(each.slice.value))
+        elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == name:
+            return None
+    return found if known else None
