@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 RECORD = Path(__file__).with_name("seconds.json")
-LONG = 0.5  # seconds with a worker of xdist on each core; quicker ones are not recorded
+LONG = 0.3  # seconds with a worker of xdist on each core; quicker ones are not recorded
 
 
 @cache
