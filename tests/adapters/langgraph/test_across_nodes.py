@@ -59,7 +59,7 @@ def test_a_graph_without_such_a_node_goes_straight_to_stock() -> None:
     graph = fineflow.optimize(CASES["chaining"](Parts()).compile(), strict=True)
     assert not fineflow.explain(graph).gains
     graph.invoke({"question": "why?"})
-    assert graph._self_idle("invoke", True)
+    assert not graph._self_plans[True].follows
 
 
 class Text(TypedDict, total=False):
