@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import linecache
 import textwrap
+import tokenize
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -140,10 +142,11 @@ class _Graph:
 
 @lru_cache(1024)
 def _tree(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]  # inspect.getsource looks at all modules
     try:
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(code))).body
-    except (OSError, SyntaxError, TypeError, ValueError):  # of a lambda, or no source
-        return None
+        (tree,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines)))).body
+    except (SyntaxError, ValueError, SystemError, tokenize.TokenError):
+        return None  # of a lambda, no source, another one by now, or CPython 3.11 that parses in two threads
     return tree if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else None
 
 

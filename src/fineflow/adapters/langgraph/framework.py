@@ -55,14 +55,15 @@ class LangGraph(LangChain):
         b.stream_answers, b.trust_tools = options.stream_answers, options.trust_tools
         for each, names in _watched(obj):
             b.met.add(each, names)
-        output = lowered_steps(obj, b, across_nodes=options.across_nodes)
+        b.across_nodes = across(obj, options.across_nodes)
+        output = lowered_steps(obj, b)
         return Graph(tuple(b.primitives), output, notes=tuple(b.notes)), Lowered(obj, way, options, b)
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         graph = lowered.obj
         if not isinstance(graph, Pregel):
             return super().decide(p_graph, e_graph, lowered)
-        ahead = bool(across(graph, lowered.options.across_nodes))
+        ahead = isinstance(lowered.builder, ChainBuilder) and bool(lowered.builder.across_nodes)
         inside = ahead or gains(graph, lowered.options.trust_tools)
         if inside:
             install(across=ahead)
