@@ -17,7 +17,7 @@ FUZZ = Path(__file__).parents[2] / "fuzz"
 ONCE = "1005 1009 1013 1024 1042 5177 5218 5346 5485 5595 5620 5801 5878 5882 5931 6037 20508 20663 60310"
 
 
-OF_GRAPHS = "1138"
+OF_GRAPHS = "1138 203507"
 
 
 @pytest.mark.parametrize(

@@ -217,12 +217,17 @@ def _next(walk: Walk, args: list[Any], named: Named) -> Any:
     return walk.aliases.one_of(UNKNOWN, rest(walk, args[0]), *args[1:])
 
 
-def _copied(walk: Walk, args: list[Any], named: Named) -> Any:
-    (value,) = args
-    if walk.plain(value):
-        return walk.own(copy.deepcopy(value))
-    walk.touch(value)
-    return walk.aliases.one_of(UNKNOWN, value)
+def _copying(copied: Callable[[Any], Any]) -> Callable[[Walk, list[Any], Named], Any]:
+    """copied: ``copy.copy``, whose copies hold the same objects, or ``copy.deepcopy``."""
+
+    def find(walk: Walk, args: list[Any], named: Named) -> Any:
+        (value,) = args
+        if walk.plain(value):
+            return walk.own(copied(value))
+        walk.touch(value)
+        return walk.aliases.one_of(UNKNOWN, value)
+
+    return find
 
 
 def _replaced(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -295,8 +300,8 @@ SPECIAL.update(
         id(builtins.any): _any,
         id(builtins.all): _all,
         id(builtins.next): _next,
-        id(copy.copy): _copied,
-        id(copy.deepcopy): _copied,
+        id(copy.copy): _copying(copy.copy),
+        id(copy.deepcopy): _copying(copy.deepcopy),
         id(dataclasses.replace): _replaced,
         id(asyncio.gather): _gathered,
         **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield)), _task),
