@@ -30,6 +30,7 @@ IN_VAIN = "in vain"  # a kind that is no failure: calls that the model has writt
 _LATER = 60.0  # seconds, more than any tool takes
 _STATES = 8  # of the history of a thread that are compared, the last ones
 _SHOWN = 300  # characters of what differs
+_AGAIN = 3  # runs of stock that say what varies in it
 _ROUNDS = 20  # of the event loop, in which what has been cancelled ends
 
 
@@ -56,6 +57,12 @@ class Seen:
     ended: bool = False
     stopped: bool = False
     raced: bool = False
+    handler: Any = None
+
+    def look(self) -> None:
+        """Takes the tree of runs as it is now: again, when what stock has left behind has ended."""
+        if self.handler is not None:
+            self.tree = text_of(run_tree(self.handler))
 
     def offered(self, kind: str, each: str) -> int:
         """Returns how often the model has written a call, or has written one about the topic of a search."""
@@ -134,12 +141,13 @@ async def _steps(app: Any, world: World, found: list[Seen]) -> None:
     for step in world.steps:
         before = asyncio.all_tasks()
         found.append(await _astep(app, world, step))
-        if found[-1].ended:
-            await asyncio.sleep(_LATER)  # stock leaves calls of tools, too, which end by and by
         for _ in range(_ROUNDS):
             if asyncio.all_tasks() <= before:
                 break
             await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(_LATER)  # stock leaves calls of tools, too, which end by and by
+            found[-1].look()
         names = (getattr(task.get_coro(), "__qualname__", "?") for task in asyncio.all_tasks() - before)
         found[-1].left = " ".join(sorted(names))
 
@@ -189,8 +197,8 @@ class _Noted:
         seen.written = world.written - self._written
         seen.effects, seen.wrong = _ordered(world, world.effects[self._effects :]), world.wrong[self._wrong :]
         seen.requests = sorted(world.requests[self._requests :])
-        if self.handler is not None and not seen.ended:
-            seen.tree = text_of(run_tree(self.handler))
+        seen.handler = None if seen.ended else self.handler
+        seen.look()
         if getattr(app, "checkpointer", None) is not None and not seen.ended:
             config: Any = {"configurable": {"thread_id": step.settings.get("thread", "1")}}
             seen.stopped = bool(app.get_state(config).interrupts)
@@ -201,10 +209,13 @@ class _Noted:
 
 
 def _ordered(world: World, effects: list[str]) -> list[str]:
-    """Returns effects in their order; those of threads between two requests in any."""
+    """Returns effects in their order; those of threads, and behind searches, between two requests in any.
+
+    Which of two tools writes first that search before is open: by how long searches take that may start early.
+    """
     if world.at_once:
         return sorted(effects)
-    if world.live:
+    if world.live and not world.retrievers:
         return effects
     turns: list[list[str]] = [[]]
     for each in effects:
@@ -306,8 +317,10 @@ def compared(source: str, name: str = "<program>") -> tuple[list[Difference], in
     mine = observed(app, world, sync, optimized=True)
     early, found = world.before_stock.total(), differences(stock, mine)
     if any(each.kind != IN_VAIN for each in found):
-        again = observed(app, world, sync, optimized=False)
-        varying = {each.kind for each in differences(stock, again) + differences(again, stock)}
+        varying = set[str]()
+        for _ in range(_AGAIN):
+            again = observed(app, world, sync, optimized=False)
+            varying |= {each.kind for each in differences(stock, again) + differences(again, stock)}
         found = [each for each in found if each.kind not in varying]
         if found and not world.live:  # which of two threads is first
             mine = observed(app, world, sync, optimized=True)
@@ -320,6 +333,7 @@ def compared(source: str, name: str = "<program>") -> tuple[list[Difference], in
 
 def differences(stock: list[Seen], mine: list[Seen]) -> list[Difference]:
     """Returns what differs between the steps of two sides: of the first step in which something does."""
+    broken = False
     for number, (one, other) in enumerate(zip(stock, mine, strict=True)):
         found: list[Difference] = []
         note = partial(_note, found, number)
@@ -334,7 +348,8 @@ def differences(stock: list[Seen], mine: list[Seen]) -> list[Difference]:
         if one.raced and one.error == other.error:
             return found
         failed = bool(one.error) and one.error == other.error  # the rest of the run tree is a matter of time
-        for kind in ("error", "effects") if failed else COMPARED:
+        kinds = ("error", "effects") if failed else COMPARED
+        for kind in [each for each in kinds if not (each == "history" and broken)]:
             first, second = getattr(one, kind), getattr(other, kind)
             if first != second:
                 note(kind, *_apart(first, second))
@@ -350,6 +365,7 @@ def differences(stock: list[Seen], mine: list[Seen]) -> list[Difference]:
                 note(IN_VAIN, {}, dict(more))
         if found:
             return found  # what comes later follows from it
+        broken = broken or failed  # how far the calls beside a failure have got is in all later histories
     return []
 
 

@@ -47,9 +47,12 @@ class Turn:
     text: str = ""
 
 
-def _own(name: str, topic: Any, seconds: float) -> float:
-    """Returns seconds that other calls do not take: which of two ends first that begin together is then not open."""
-    return seconds and seconds + 1e-3 * (crc32(f"{name} {topic}".encode()) % 97)
+def _own(name: str, topic: Any, seconds: float, writes: str) -> float:
+    """Returns seconds that other calls do not take: which of two ends first that begin together is then not open.
+
+    Only calls that write nothing take none.
+    """
+    return (seconds or bool(writes)) and seconds + 1e-3 * (crc32(f"{name} {topic}".encode()) % 97)
 
 
 class World:
@@ -132,7 +135,7 @@ class World:
         said = self._begin(name, topic, reads, writes, early)
         try:
             if seconds:
-                time.sleep(_own(name, topic, seconds))
+                time.sleep(_own(name, topic, seconds, writes))
             self._end(name, topic, writes)
         finally:
             self.running -= 1
@@ -144,7 +147,7 @@ class World:
         """Async version of ``does``."""
         said = self._begin(name, topic, reads, writes, early)
         try:
-            await asyncio.sleep(_own(name, topic, seconds))
+            await asyncio.sleep(_own(name, topic, seconds, writes))
             self._end(name, topic, writes)
         finally:
             self.running -= 1

@@ -130,6 +130,20 @@ def test_read_only_tools_of_a_trusted_server_start_while_the_model_writes() -> N
     asyncio.run(main())
 
 
+def test_a_hint_does_not_say_what_is_read_so_it_waits_for_any_tool_that_writes() -> None:
+    """``tests/fuzz --agents`` found agents whose MCP tool reads what another tool is declared to write."""
+
+    async def main() -> None:
+        async with town() as made:
+            fineflow.trust_tools("town")
+            look = next(offered(each) for each in made.tools if each.name == "look")
+            assert not look.why
+            assert look.waits_for(frozenset({"notes"}))
+            assert not look.waits_for(frozenset())
+
+    asyncio.run(main())
+
+
 def test_a_tool_that_writes_is_called_by_stock_and_keeps_later_ones_waiting() -> None:
     calls = [("look", "rivers"), ("write", "a letter"), ("find", "bridges"), ("read", "nowhere")]
 

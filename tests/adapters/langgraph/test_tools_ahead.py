@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
-from agent_cases import FOUR, VALUE, Agent, both, look_up, ran, seen
+from agent_cases import FOUR, VALUE, Agent, alook_up, both, look_up, ran, seen
+from benchmarks.peers.plain import plain
 from langchain.agents.middleware import wrap_model_call
 from langchain_core.documents import Document
 from langchain_core.messages import SystemMessage
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
 from langgraph.types import interrupt
 
 import fineflow
-from fineflow.testing import virtual_threads
+from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.langchain import FakeRetriever
 from fineflow.testing.leaks import settled
+from fineflow.testing.recording import AsyncRecordingHandler, run_tree
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 ENTRIES = ("invoke", "ainvoke", "stream", "astream")
@@ -330,6 +334,32 @@ def test_a_failure_ends_no_call_beside_it_that_stock_would_have_ended() -> None:
     stock, mine, _, _ = both("ainvoke", calls, tools=tools)
     assert mine.early == ["rivers begins"]
     assert sorted(mine.called) == sorted(stock.called) == ["a letter is written", "another is written", "rivers begins"]
+
+
+def test_a_tool_that_an_interrupt_leaves_behind_runs_to_its_end() -> None:
+    """In one node for all tools, stock does not cancel the calls beside one that asks; their runs end later."""
+
+    @tool
+    async def asks(topic: str) -> str:
+        """Asks."""
+        return str(interrupt(topic))
+
+    async def run(*, optimized: bool) -> tuple[Any, Any]:
+        calls = [("look_up", {"topic": "rivers"}), ("asks", {"topic": "bridges"})]
+        agent = Agent(
+            calls,
+            tools=lambda agent: [alook_up(agent), asks],
+            make=partial(create_react_agent, version="v1"),
+            checkpointer=InMemorySaver(),
+            seconds=5.0,
+        )
+        graph: Any = fineflow.optimize(agent.graph, strict=True) if optimized else agent.graph
+        handler = AsyncRecordingHandler()
+        await graph.ainvoke(VALUE, {"callbacks": [handler], "configurable": {"thread_id": "1"}})
+        await asyncio.sleep(60.0)
+        return plain(repr(run_tree(handler))), agent.called
+
+    assert virtual.run(run(optimized=True)).value == virtual.run(run(optimized=False)).value
 
 
 def test_a_tool_that_asks_a_human_is_called_as_often_as_by_stock() -> None:

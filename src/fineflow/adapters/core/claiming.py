@@ -202,11 +202,12 @@ class Claiming:
         claims, wanted = self.call.claims, self.shadows.arguments(key)
         entry, mine = claims.claim(leaf, wanted, usable)
         if not mine:
-            if joined is None:
-                await entry.wait()
-            else:
+            if joined is not None:
                 joined.append(entry)
-                await entry.wait_for_thread()
+            if joined is not None or leaf not in self.shadows.plan.objects:
+                await entry.wait_to_the_end()
+            else:  # of a component, which ends with the call
+                await entry.wait()
             if isinstance(entry.error, asyncio.CancelledError) and claims.closed:
                 return entry, not (joined and entry.cut)
             if not entry.for_claims or not usable(entry):  # checked again: it may only now be known

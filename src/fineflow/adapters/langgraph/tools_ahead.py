@@ -81,7 +81,7 @@ class Turn:
             return
         message.written |= offered.writes
         message.guarded = message.guarded or offered.guards
-        if early is None or (early.reads and (message.guarded or early.reads & message.written)):
+        if early is None or (early.reads and (message.guarded or early.waits_for(message.written))):
             return
         tool: Any = early.tool
         if starts_runs(tool) or (given := self._given(tool, call)) is None:
@@ -102,10 +102,10 @@ class Turn:
 
     def _search(self, early: Offered, message: Message, call: ToolCall) -> bool:
         """Starts component calls of a call, as above. Returns True if it is known to do no more than to read."""
-        written = message.written if early.guards else early.reads & message.written
+        waits = bool(message.written) if early.guards else early.waits_for(message.written)
         if (given := self._given(early.tool, call)) is None:
             return False
-        tool, alone = cast(Any, early.tool), message.guarded or bool(written)
+        tool, alone = cast(Any, early.tool), message.guarded or waits
         only_reads, drop = searches_ahead.start(self._here, tool, given, str(call["id"]), alone=alone)
         self._drops.append(drop)
         return only_reads

@@ -44,6 +44,7 @@ class Offered(NamedTuple):
     functions: its sync and its async one. reads, writes: the resources that it is declared to touch. guards: it may do
     anything, so no later call of the same message starts before it. searches: not the function starts early, but the
     component calls that it makes (``searches_ahead``); if these are known to be all that it does, it does not guard.
+    hinted: its server says that it reads, but not what: it may be what any other tool writes.
     """
 
     tool: BaseTool
@@ -53,6 +54,11 @@ class Offered(NamedTuple):
     writes: frozenset[int | str] = frozenset()
     guards: bool = False
     searches: bool = False
+    hinted: bool = False
+
+    def waits_for(self, written: frozenset[int | str]) -> bool:
+        """Returns True if it may read one of the resources that earlier calls of the same message write."""
+        return bool(written if self.hinted else self.reads & written)
 
     def holds(self, tool: Any) -> bool:
         """Returns True if this is about a tool as it is now."""
@@ -235,7 +241,7 @@ def offered(tool: BaseTool, trust: Any = None) -> Offered:
     if not why and (name := needs_its_run(functions)):
         why = f"it refers to {name}, which belongs to the run that stock opens"
     searches = not why and any(map(calls_components, functions))
-    return Offered(tool, why, both, reads, writes, searches=searches)
+    return Offered(tool, why, both, reads, writes, searches=searches, hinted=hint is not None)
 
 
 def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:

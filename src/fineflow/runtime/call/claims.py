@@ -60,7 +60,7 @@ class Entry:
     reports: see ``Reports``; None if there are none. whole: the sum of the pieces, computed on first use.
     slot: of the component's call (``query.Slot``). request: that the work is, if it is one. stamps, number: where the
     graph's trace records a claim; stamps is None after the claim. task: does the work. held: threads of stock that wait
-    for it. left: the call has ended, and left the work to these.
+    for it, and tasks. left: the call has ended, and left the work to these.
     """
 
     __slots__ = (
@@ -212,8 +212,11 @@ class Entry:
             self._waiters += (waiter,)
             await waiter
 
-    async def wait_for_thread(self) -> None:
-        """``wait`` for a thread of stock, which goes on after the end of the call as the component itself would."""
+    async def wait_to_the_end(self) -> None:
+        """``wait`` for stock where the work goes on after the end of the call, as in stock.
+
+        So it is in threads, and in functions of the user's, which may be left behind by an interrupt beside them.
+        """
         self.held += 1
         try:
             await self.wait()
@@ -386,9 +389,9 @@ class Claims:
     def close(self, *, stopped: bool = False) -> set[asyncio.Task[Any]]:
         """Ends the call: cancels all waits for the graph's work, and drops the values.
 
-        Returns the tasks of work that goes on: a thread of stock waits for it, which nothing ends before its component
-        has returned. In stock, too, it runs to its end. stopped: by a deadline or the caller; then only the user's
-        functions go on, which nothing can interrupt.
+        Returns the tasks of work that goes on, as in stock: a thread waits for it, which nothing ends until its
+        component has returned, or a task that stock has left behind. stopped: by a deadline or the caller; then only
+        the user's functions go on, which nothing can interrupt.
         """
         self.closed = True
         if not self._entries:
