@@ -1,6 +1,7 @@
-"""A server of the Model Context Protocol over stdio. Its tools report each call to a port, and go on when that answers.
+"""A server of the Model Context Protocol. Its tools report each call to a port, and go on when that answers.
 
-Four tools are annotated as read-only, one as writing.
+Four tools are annotated as read-only, one as writing. Arguments: that port; for HTTP also the transport, and the number
+of a socket that listens.
 """
 
 from __future__ import annotations
@@ -32,4 +33,10 @@ for each in ("look", "find", "list", "read"):
 add("write", reads=False)
 
 if __name__ == "__main__":
-    server.run()
+    if len(sys.argv) > 2:
+        import uvicorn
+
+        apps = {"streamable_http": server.streamable_http_app, "sse": server.sse_app}
+        uvicorn.run(apps[sys.argv[2]](), fd=int(sys.argv[3]), log_level="error")
+    else:
+        server.run()

@@ -1,12 +1,14 @@
-"""Tools of a real MCP server over stdio: those that it calls read-only start early, if the user trusts the server."""
+"""Tools of a real MCP server: those that it calls read-only start early, if the user trusts the server."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +97,31 @@ class Town:
 
 
 @asynccontextmanager
-async def town(**settings: Any) -> AsyncIterator[Town]:
+async def town(transport: str = "stdio", **settings: Any) -> AsyncIterator[Town]:
     made = Town()
     listener = await asyncio.start_server(made.told, "127.0.0.1", 0)
     port = str(listener.sockets[0].getsockname()[1])
-    client = MultiServerMCPClient({"town": {"command": sys.executable, "args": [SERVER, port], "transport": "stdio"}})
-    async with listener, client.session("town") as session:
-        made.tools = await load_mcp_tools(session, server_name="town", **settings)
-        yield made
+    with connection(transport, port) as found:
+        client = MultiServerMCPClient({"town": found})
+        async with listener, client.session("town") as session:
+            made.tools = await load_mcp_tools(session, server_name="town", **settings)
+            yield made
+
+
+@contextmanager
+def connection(transport: str, port: str) -> Iterator[Any]:
+    """Yields what a client needs to reach the server. port: that its tools report to."""
+    if transport == "stdio":
+        yield {"command": sys.executable, "args": [SERVER, port], "transport": transport}
+        return
+    with socket.create_server(("127.0.0.1", 0)) as listens:
+        command = [sys.executable, SERVER, port, transport, str(listens.fileno())]
+        with subprocess.Popen(command, pass_fds=[listens.fileno()]) as server:
+            try:
+                path = "mcp" if transport == "streamable_http" else transport
+                yield {"url": f"http://127.0.0.1:{listens.getsockname()[1]}/{path}", "transport": transport}
+            finally:
+                server.kill()
 
 
 def without_ids(value: Any) -> Any:
@@ -116,9 +135,10 @@ async def called(app: Any) -> tuple[Any, list[Any]]:
     return without_ids(messages), re.findall(r"name='(\w+)'", repr(run_tree(handler)))
 
 
-def test_read_only_tools_of_a_trusted_server_start_while_the_model_writes() -> None:
+@pytest.mark.parametrize("transport", ["stdio", "streamable_http", "sse"])
+def test_read_only_tools_of_a_trusted_server_start_while_the_model_writes(transport: str) -> None:
     async def main() -> None:
-        async with town() as made:
+        async with town(transport) as made:
             stock = await called(create_agent(Writer(calls=FOUR), made.tools))
             made.asked.clear()
             fineflow.trust_tools("town")
