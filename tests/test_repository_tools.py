@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import subprocess
 import sys
 import tarfile
 import zipfile
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -62,6 +64,21 @@ def test_every_suite_names_tests_that_exist() -> None:
     for name, suite in matrix.SUITES.items():
         lost = [pattern for pattern in suite.tests if not list(matrix.ROOT.glob(pattern))]
         assert not lost, f"{name}: {lost}"
+
+
+def test_a_suite_without_end_is_stopped_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    matrix = tool("version_matrix")
+
+    def ran(command: Any, **_: Any) -> Any:
+        raise subprocess.TimeoutExpired(command, matrix.LIMIT, output=b"some tests")
+
+    monkeypatch.setattr(matrix, "_environment", lambda *_: tmp_path / "python")
+    monkeypatch.setattr(matrix.subprocess, "run", ran)
+    assert not matrix.run(matrix.ROWS[0], tmp_path, None)
+    assert "has not ended in 1500 s" in capsys.readouterr().out
+    assert [each.read_text() for each in tmp_path.glob("*.log")] == ["some tests"]
 
 
 @pytest.mark.parametrize("newer", [False, True])

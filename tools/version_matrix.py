@@ -195,11 +195,22 @@ def run(row: Row, work: Path, interpreter: str | None) -> bool:
     how = ("-n", "logical", *suite.arguments) if suite.small else ("-n0", "--sweep", *suite.arguments)
     command = [str(python), "-m", "pytest", "-q", *how, "--tb=short", "-p", "no:cacheprovider", *files]
     started = time.monotonic()
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT
-    )
-    seconds = time.monotonic() - started
     log = work / f"{_key(row).replace(' ', '-').replace('|', '').replace('=', '')}.log"
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LIMIT,
+        )
+    except subprocess.TimeoutExpired as error:
+        log.write_bytes(error.stdout or b"")  # not decoded, whatever was asked for
+        print(f"{_key(row)}: has not ended in {LIMIT:.0f} s; the output so far is in {log}", flush=True)
+        return False
+    seconds = time.monotonic() - started
     log.write_text(done.stdout, encoding="utf-8")
     counts = counted(done.stdout)
     if done.returncode:
