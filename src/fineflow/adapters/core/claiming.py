@@ -57,7 +57,7 @@ class Claiming:
     late: makes the call. shadows: those that stock runs in it. outer: the call that this one is nested in, if any.
     """
 
-    __slots__ = ("_bridge", "_fed", "_late", "_leaves", "outer", "shadows", "start")
+    __slots__ = ("_bridge", "_early", "_fed", "_late", "_leaves", "outer", "shadows", "start")
 
     def __init__(self, late: LateCall, shadows: Any, leaves: frozenset[str], outer: Claiming | None = None) -> None:
         self._late = late
@@ -65,6 +65,7 @@ class Claiming:
         self.outer = outer
         self.start: Callable[[], None] | None = None  # starts the graph, which waits for ``opened``
         self._leaves = leaves
+        self._early: frozenset[str] = frozenset()  # leaves that are functions of the user's
         self._fed: set[str] = set()
         self._bridge: Bridge | None = None
 
@@ -204,7 +205,7 @@ class Claiming:
         if not mine:
             if joined is not None:
                 joined.append(entry)
-            if joined is not None or leaf not in self.shadows.plan.objects:
+            if joined is not None or leaf in self._early:
                 await entry.wait_to_the_end()
             else:  # of a component, which ends with the call
                 await entry.wait()
@@ -351,11 +352,12 @@ class Claiming:
             self.bridge.run(partial(self._expect, leaf, works))
 
     def begin_early(self, leaf: str, work: Ahead) -> Callable[[], None]:
-        """Starts a call that stock is likely to make later, without waiting. From any thread.
+        """Starts a call of a function of the user's that stock is likely to make later, without waiting.
 
-        Returns a function that ends it if stock has not made it. What stock calls then is its own.
+        Returns a function that ends it if stock has not made it. What stock calls then is its own. From any thread.
         """
         self._leaves |= {leaf}
+        self._early |= {leaf}
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         self.post(lambda: begun.extend(self._expect(leaf, [work])))
         return lambda: self.post(self._withdraw, leaf, begun)
