@@ -108,7 +108,7 @@ def made(code: types.CodeType) -> tuple[Any, World, bool]:
     declare._trusting[:] = []
     fineflow.trust_tools(lambda tool: fuzz_agent_world.trusted(tool.name))
     exec(code, names)
-    world.live = not names["THREADS"]
+    world.live = not names["THREADS"] and not world.retrievers  # searches that start early change who is first
     return names["app"], world, names["SYNC"]
 
 
@@ -204,18 +204,15 @@ class _Noted:
             seen.stopped = bool(app.get_state(config).interrupts)
             seen.history = [text_of(each) for each in islice(app.get_state_history(config), _STATES)]
         seen.stopped = seen.stopped or bool(seen.error)
-        seen.raced = seen.stopped and (not world.live or bool(world.retrievers))
+        seen.raced = seen.stopped and not world.live
         return seen
 
 
 def _ordered(world: World, effects: list[str]) -> list[str]:
-    """Returns effects in their order; those of threads, and behind searches, between two requests in any.
-
-    Which of two tools writes first that search before is open: by how long searches take that may start early.
-    """
+    """Returns effects in their order; those of threads, and behind searches, between two requests in any."""
     if world.at_once:
         return sorted(effects)
-    if world.live and not world.retrievers:
+    if world.live:
         return effects
     turns: list[list[str]] = [[]]
     for each in effects:
@@ -341,15 +338,14 @@ def differences(stock: list[Seen], mine: list[Seen]) -> list[Difference]:
             note("early", one.wrong, other.wrong)
         if Counter(other.left.split()) - Counter(one.left.split()):
             note("left", one.left, other.left)
-        if one.ended or other.ended:
+        if one.ended or other.ended or broken:
             if found:
                 return found
             continue
         if one.raced and one.error == other.error:
             return found
         failed = bool(one.error) and one.error == other.error  # the rest of the run tree is a matter of time
-        kinds = ("error", "effects") if failed else COMPARED
-        for kind in [each for each in kinds if not (each == "history" and broken)]:
+        for kind in ("error", "effects") if failed else COMPARED:
             first, second = getattr(one, kind), getattr(other, kind)
             if first != second:
                 note(kind, *_apart(first, second))
@@ -365,7 +361,7 @@ def differences(stock: list[Seen], mine: list[Seen]) -> list[Difference]:
                 note(IN_VAIN, {}, dict(more))
         if found:
             return found  # what comes later follows from it
-        broken = broken or failed  # how far the calls beside a failure have got is in all later histories
+        broken = failed  # how far the calls beside a failure have got decides what is called when it goes on
     return []
 
 
