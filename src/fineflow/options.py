@@ -49,8 +49,8 @@ class Options:
     timeout: seconds that a call may take; then all of its work is stopped and it raises TimeoutError. None: no limit.
         See docs/runtime.md for blocking code in threads.
     across_nodes: start component calls of a graph's next nodes when the state that they need is known, without waiting
-        for the end of the superstep. None: in graphs whose code shows that some node does not need one before it. See
-        docs/langgraph.md.
+        for the end of the superstep. None: in graphs whose code shows that some node does not need one before it, and
+        in calls that nobody reads meanwhile. See docs/langgraph.md.
     objective: what the answers of the calls are wanted for: ``"latency"``, ``"throughput"``, ``"ttft"`` or ``"tpot"``,
         see :func:`fineflow.identity`. None: as the calls say, or else ``"latency"``.
     cache: ``"warm"``: of requests ahead that share a long beginning, the first goes, and the others follow when its

@@ -140,7 +140,7 @@ def asked(step: Any) -> tuple[Sequence[Any], Callable[[], bool]] | str:
 
     If they may do anything else that changes something, a reason. Only sync functions: a step is repeated by these.
     """
-    found = [asking(func, _reads) for func in functions_of(step).values() if not inspect.iscoroutinefunction(func)]
+    found = [asking(func, reads) for func in functions_of(step).values() if not inspect.iscoroutinefunction(func)]
     if not found:
         return ""
     if refused := [verdict.reason for verdict, _ in found if not verdict.pure]:
@@ -149,7 +149,7 @@ def asked(step: Any) -> tuple[Sequence[Any], Callable[[], bool]] | str:
     return called, lambda: all(verdict.still_holds() for verdict, _ in found)
 
 
-def _reads(obj: Any, name: str) -> bool:
+def reads(obj: Any, name: str) -> bool:
     """Returns True for methods of components that change nothing, or of which the plan of a runnable says whether.
 
     name: "" asks whether it is a component.

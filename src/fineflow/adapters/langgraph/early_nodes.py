@@ -2,27 +2,31 @@
 
 Only where there are such nodes does a run look ahead of its nodes by itself: in other graphs it would cost something
 and bring nothing. Nothing else depends on it. What a node reads of the state, and what it writes, are the constant keys
-in its code; one that is not understood reads and writes everything.
+in its code. A node that may do more than to ask components is in the way of all that follow it, and begins itself only
+when all before it have ended.
 """
 
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import linecache
 import textwrap
 import tokenize
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from types import CodeType, FunctionType
-from typing import Any
+from typing import Any, cast
 
 from langgraph.graph import END, START
 
+from fineflow.adapters.analysis import Verdict, asking
 from fineflow.adapters.analysis.keys import keys_read
+from fineflow.adapters.langchain.repeating import reads
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.node_facts import NodeFacts, facts_of
-from fineflow.adapters.langgraph.steps import user_functions
+from fineflow.adapters.langgraph.steps import attributes_of, user_functions
 from fineflow.adapters.lookahead.scan import codes
 
 _DECIDE = frozenset({"Command", "Send", "interrupt"})
@@ -37,6 +41,8 @@ def across(graph: Any, wanted: bool | None) -> Mapping[str, NodeFacts]:
     if wanted is False:
         return {}
     facts = facts_of(graph)
+    if facts and wanted is None and (graph.interrupt_before_nodes or graph.interrupt_after_nodes):
+        return {}
     return facts if wanted or (facts and early(graph, facts)) else {}
 
 
@@ -59,8 +65,11 @@ class _Graph:
             name: {end for each in specs.values() for end in (graph.nodes if each.ends is None else each.ends.values())}
             for name, specs in builder.branches.items()
         }
+        self._sent = {
+            end for name, specs in builder.branches.items() if _sends(specs.values()) for end in self._branches[name]
+        }
         self._levels = self._all_levels()
-        self._reads = {name: self._read_by(name) for name in graph.nodes}
+        self._verdicts = {name: list(map(_verdict, user_functions(each.step))) for name, each in facts.items()}
         self._writes = {name: self._written_by(name) for name in graph.nodes}
 
     def calls(self, name: str) -> bool:
@@ -68,8 +77,7 @@ class _Graph:
 
     def free(self, name: str) -> bool:
         """Returns True if a node that makes calls runs before this one, which does not need it."""
-        level = self._levels.get(name, 0)
-        before = {each for each, other in self._levels.items() if other < level and each != START}
+        before = self._before(name) if self._only_asks(name) else set[str]()
         needed, todo = set[str](), [name]
         while todo:
             last = todo.pop()
@@ -78,21 +86,30 @@ class _Graph:
             todo += found
         return any(each in self._facts and self.calls(each) and self._certain(each, name) for each in before - needed)
 
-    def _needs(self, name: str, other: str) -> bool:
-        if self._levels[other] >= self._levels.get(name, 0):
-            return False
-        if other not in self._facts or self._decides(other, name):
-            return True
-        return not self._reads[name].isdisjoint(self._writes[other])
+    def _before(self, name: str) -> set[str]:
+        level = self._levels.get(name, 0)
+        return {each for each, other in self._levels.items() if other < level and each != START}
 
-    def _decides(self, other: str, name: str) -> bool:
-        """Returns True if what a node does, or the router behind it, may decide whether another one runs."""
-        if not _DECIDE.isdisjoint(self._names(other)):
-            return True
-        if other not in self._branches:
+    def _needs(self, name: str, other: str) -> bool:
+        if other not in self._before(name):
             return False
-        read = [keys_read(each) for router in self._facts[other].routers for each in user_functions(router.step)]
-        return not read or any(keys is None or not keys.isdisjoint(self._writes[other]) for keys in read)
+        if not (self._only_asks(name) and self._only_asks(other)) or self._decides(other):
+            return True
+        return not self._read_by(name).isdisjoint(self._writes[other])
+
+    def _only_asks(self, name: str) -> bool:
+        """Returns True if a node does no more than to ask components, as far as its code shows, and runs once."""
+        found = self._verdicts.get(name, ()) if name not in self._sent else ()
+        return bool(found) and all(each.pure or each.unordered for each in found)
+
+    def _decides(self, name: str) -> bool:
+        """Returns True if what a node writes may decide, by the router behind it, which one follows."""
+        if not _DECIDE.isdisjoint(self._names(name)):
+            return True
+        if name not in self._branches:
+            return False
+        read = [keys_read(each) for router in self._facts[name].routers for each in user_functions(router.step)]
+        return not read or any(keys is None or not keys.isdisjoint(self._writes[name]) for keys in read)
 
     def _certain(self, other: str, name: str) -> bool:
         """Returns True if a node has run in every run in which another one does, as far as plain edges show."""
@@ -123,11 +140,8 @@ class _Graph:
         return levels
 
     def _read_by(self, name: str) -> frozenset[str]:
-        facts = self._facts.get(name)
-        if facts is None:
-            return self._keys
-        found = [keys_read(each) for each in user_functions(facts.step)]
-        return frozenset(facts.keys if None in found else (key for keys in found for key in keys or ()))
+        found = [each.keys for each in self._verdicts[name]]
+        return frozenset(self._facts[name].keys if None in found else (key for keys in found for key in keys or ()))
 
     def _written_by(self, name: str) -> frozenset[str]:
         facts = self._facts.get(name)
@@ -135,9 +149,59 @@ class _Graph:
         return self._keys if None in found else frozenset(key for keys in found for key in keys or ())
 
     def _names(self, name: str) -> frozenset[str]:
-        functions = (getattr(each, "__func__", each) for each in user_functions(self._facts[name].step))
-        found = (each for func in functions if type(func) is FunctionType for each in codes(func.__code__))
-        return frozenset(name for code in found for name in code.co_names)
+        return _names_in(user_functions(self._facts[name].step))
+
+
+def _names_in(functions: Iterable[Any]) -> frozenset[str]:
+    """Returns the names of globals and attributes in the code of functions."""
+    plain = (getattr(each, "__func__", each) for each in functions)
+    found = (each for func in plain if type(func) is FunctionType for each in codes(func.__code__))
+    return frozenset(name for code in found for name in code.co_names)
+
+
+def _sends(routers: Iterable[Any]) -> bool:
+    """Returns True if a router may send tasks: nobody knows how often the node runs that it leads to."""
+    return any("Send" in _names_in(attributes_of(each.path).values()) for each in routers)
+
+
+def _verdict(func: Any) -> Verdict:
+    """Returns the verdict on a function that may ask components; on a coroutine function as if it did not wait."""
+    if not inspect.iscoroutinefunction(func):
+        return asking(func, reads)[0]
+    plain = _without_waiting(func)
+    return Verdict(False, "is asynchronous") if plain is None else asking(plain, reads)[0]
+
+
+class _Waits(ast.NodeTransformer):
+    def visit_Await(self, node: ast.Await) -> ast.AST:
+        value = self.visit(node.value)
+        called = value.func if isinstance(value, ast.Call) else None
+        if isinstance(called, ast.Attribute):  # of a component: ``ainvoke``
+            called.attr = called.attr.removeprefix("a")
+        return cast(ast.AST, value)
+
+
+def _without_waiting(func: Any) -> FunctionType | None:
+    """Returns a function that does the same as a coroutine function, but calls what that one awaits."""
+    own = getattr(func, "__func__", func)
+    tree = _tree(own.__code__) if type(own) is FunctionType and own is func else None
+    if tree is None or tree.decorator_list:
+        return None
+    names, cells = own.__code__.co_freevars, own.__closure__ or ()
+    inner = ast.FunctionDef("inner", tree.args, [_Waits().visit(copy.deepcopy(each)) for each in tree.body], [])
+    given = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+    outer = ast.FunctionDef("outer", given, [inner], [])
+    for each in (inner, outer):
+        each.__dict__.setdefault("type_params", [])  # from Python 3.12 on
+    try:
+        made = compile(ast.fix_missing_locations(ast.Module([outer], [])), own.__code__.co_filename, "exec")
+    except (SyntaxError, ValueError):  # it iterates over something asynchronous, or awaits in a comprehension
+        return None
+    (code,) = (each for each in codes(made) if each.co_name == "inner")
+    held = dict(zip(names, cells, strict=True))
+    return FunctionType(
+        code, own.__globals__, own.__name__, own.__defaults__, tuple(held[name] for name in code.co_freevars)
+    )
 
 
 @lru_cache(1024)

@@ -16,6 +16,8 @@ from fineflow.adapters.langgraph.turns import turns_of
 from fineflow.ir import Note, Ref
 from fineflow.ir.meta import LATE_TOOLS
 
+_WHILE = "while earlier nodes run (in calls that do not stream, or all with optimize(..., across_nodes=True))"
+
 
 def gains(graph: Any, trust: Any = None) -> bool:
     """Returns True if calls in some function of a graph may run ahead, or a tool may start early.
@@ -39,7 +41,7 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
         ):
             b.notes.append(Note("lower" if runs_ahead else LATE_TOOLS, output.name, runs_ahead, text))
         if id(step.obj) in ahead:
-            b.note(output.name, True, "its calls start when the state that they need is known, while earlier nodes run")
+            b.note(output.name, True, f"its calls start when the state that they need is known, {_WHILE}")
     return output
 
 

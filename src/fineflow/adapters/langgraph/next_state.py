@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from types import BuiltinFunctionType
 from typing import Any
@@ -15,6 +16,10 @@ from fineflow.adapters.langgraph.node_facts import TRIGGERS
 from fineflow.adapters.lookahead import UNKNOWN
 
 _HARMLESS = frozenset({NO_WRITES, RETURN})
+_IN_PLACE = frozenset(
+    each for name, each in vars(operator).items() if name[:1] == "i" and f"__{name}__" in vars(operator)
+)
+"""Reducers that change the value that is there, which other keys may hold, too."""
 
 Writes = Sequence[tuple[str, Any]]
 """What a node writes: channels and values, which may be UNKNOWN."""
@@ -62,11 +67,14 @@ class NextState:
         elif isinstance(channel, TRIGGERS):
             self._started.add(name)
         elif isinstance(channel, LastValue):
-            self.values[name] = values[0] if len(values) == 1 else UNKNOWN
+            self.values[name] = values[0]
+            return len(values) == 1  # else stock raises
         elif isinstance(channel, BinaryOperatorAggregate):
             self.values[name] = UNKNOWN
-            operator: Any = channel.operator
-            return isinstance(operator, BuiltinFunctionType) or of_package(getattr(operator, "__module__", None) or "")
+            reduce: Any = channel.operator
+            if isinstance(reduce, BuiltinFunctionType):
+                return reduce not in _IN_PLACE
+            return of_package(getattr(reduce, "__module__", None) or "")
         else:
             return name in _HARMLESS or channel is None  # stock leaves keys out that the state does not have
         return True

@@ -12,6 +12,7 @@ from langgraph._internal._runnable import RunnableCallable
 from langgraph.pregel._loop import PregelLoop
 
 from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.langgraph.ahead_of_nodes import AheadOfNodes
@@ -19,6 +20,10 @@ from fineflow.adapters.langgraph.node_facts import NodeFacts
 from fineflow.errors import FineflowWarning
 
 _HELD = "_fineflow_ahead"  # attribute of a loop
+
+
+_WHOLE = ("invoke", "ainvoke")
+"""Calls during which nobody reads what nodes write: a reader of a stream may do anything between two supersteps."""
 
 
 class _Looking:
@@ -55,6 +60,8 @@ def _nodes(loop: Any) -> Mapping[str, NodeFacts] | None:
     if here is None or not nodes or loop.is_nested or loop.nodes is not here.shadows.shadow.nodes:
         return None
     stops = loop.interrupt_before or loop.interrupt_after or here.call.facts.stops
+    if here.shadows.options.across_nodes is None and here.call.entry not in _WHOLE:
+        return None
     return None if stops or here.call.limit is not None or loop.cache is not None else nodes
 
 
@@ -64,13 +71,20 @@ def _begin(loop: Any, nodes: Mapping[str, NodeFacts]) -> None:
     looking = here.call.memory(_Looking)
     if not looking.begun:
         looking.begun = True
-        if not here.shadows.losses.skips():
+        alone = here.shadows.options.across_nodes or _known_handlers(loop)
+        if alone and not here.shadows.losses.skips():
             looking.ahead = AheadOfNodes(here, loop, nodes, here.shadows.losses)
             setattr(loop, _HELD, looking.ahead)
     ahead: AheadOfNodes | None = loop.__dict__.get(_HELD)
     claimed = here.shadows.enters(RunnableCallable) and wrap_method(PregelLoop, "put_writes", _writing) is not None
     if ahead is not None and claimed:
         ahead.begin_superstep()
+
+
+def _known_handlers(loop: Any) -> bool:
+    """Returns True if all handlers of a run are of packages: the user's own may change what later nodes read."""
+    handlers = loop.manager.handlers if loop.manager is not None else ()
+    return all(of_package(type(each).__module__) for each in handlers)
 
 
 def _writing(own: Any, name: str) -> Any:
