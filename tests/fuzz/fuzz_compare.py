@@ -82,7 +82,7 @@ class Ahead:
 def compiled(source: str, name: str) -> types.CodeType:
     """Compiles a program so that tracebacks and ``inspect`` find its source."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    return compile(source, name, "exec")
+    return compile(source, name, "exec", dont_inherit=True)
 
 
 def observed(code: types.CodeType, *, optimized: bool, turns: int = 1) -> list[Run]:

@@ -20,7 +20,7 @@ from langgraph.types import Command, Send
 """
 
 
-class Graph:
+class GraphWriter:
     """One graph being written. shared: what more than one node may read and change."""
 
     def __init__(self, seed: int) -> None:
@@ -154,4 +154,4 @@ class Graph:
 
 def program(seed: int) -> str:
     """Returns the source of the graph with this seed."""
-    return Graph(seed).source()
+    return GraphWriter(seed).source()

@@ -76,10 +76,11 @@ class Parts:
         text = ' + " " + '.join(f'state["{key}"]' for key in reads)
         call = f'await chain.ainvoke({{"text": {text}}})' if self.awaits else f'chain.invoke({{"text": {text}}})'
         log = f', "log": ["{name}"]' if logs else ""
-        source = f'def {name}(state):\n    answer = {call}\n    return {{"{name}": answer{log}}}\n'
+        made = "async def" if self.awaits else "def"
+        source = f'{made} {name}(state):\n    answer = {call}\n    return {{"{name}": answer{log}}}\n'
         file, names = f"<{name} of {id(self)}>", {"chain": self.chain(name, seconds)}
         linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        exec(compile(f"{'async ' * self.awaits}{source}", file, "exec"), names)
+        exec(compile(source, file, "exec", dont_inherit=True), names)
         return names[name]
 
     @property

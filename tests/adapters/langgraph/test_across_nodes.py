@@ -16,8 +16,7 @@ from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
 import fineflow
-from fineflow.adapters.langgraph.early_nodes import early
-from fineflow.adapters.langgraph.node_facts import facts_of
+from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeRetriever
 
@@ -57,7 +56,7 @@ AHEAD = {
 @pytest.mark.parametrize("name", CASES)
 def test_which_nodes_are_free_of_one_before_them(name: str) -> None:
     graph = CASES[name](Parts()).compile()
-    assert early(graph, facts_of(graph)) == AHEAD[name]
+    assert across(graph, None).free == AHEAD[name]
     assert {each.partition("/")[0] for each in fineflow.explain(graph).gains} == AHEAD[name]
 
 

@@ -356,7 +356,7 @@ def test_a_tool_that_an_interrupt_leaves_behind_runs_to_its_end() -> None:
         graph: Any = fineflow.optimize(agent.graph, strict=True) if optimized else agent.graph
         handler = AsyncRecordingHandler()
         await graph.ainvoke(VALUE, {"callbacks": [handler], "configurable": {"thread_id": "1"}})
-        await asyncio.sleep(60.0)
+        await asyncio.sleep(60.0)  # virtual seconds
         return plain(repr(run_tree(handler))), agent.called
 
     assert virtual.run(run(optimized=True)).value == virtual.run(run(optimized=False)).value

@@ -1,12 +1,14 @@
-"""Keys that a function reads of its argument, for functions that are not pure but whose effects are declared."""
+"""Keys that a function reads of its argument, and those of the dict that it returns, as far as its code shows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ast
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from fineflow.adapters.analysis.sources import written
 from fineflow.adapters.python.bytecode import Instruction, decode
 
 # These let a function access its argument without naming it.
@@ -56,3 +58,53 @@ def _key(use: Sequence[Instruction]) -> str | None:
     else:
         return None
     return key if isinstance(key, str) else None
+
+
+def keys_returned(func: Any) -> frozenset[str] | None:
+    """Returns the keys of the dict that a function returns, as its source says; None: any."""
+    func = getattr(func, "__func__", func)
+    tree = written(func.__code__) if type(func) is FunctionType else None
+    if tree is None:
+        return None
+    found = [_shown(each.value, tree) for each in _own(tree) if isinstance(each, ast.Return)]
+    return None if None in found else frozenset(key for keys in found for key in keys or ())
+
+
+def _own(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the parts of a function, but not of those in it."""
+    for each in ast.iter_child_nodes(node):
+        yield each
+        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from _own(each)
+
+
+def _shown(value: ast.expr | None, function: ast.AST) -> set[str] | None:
+    if value is None or (isinstance(value, ast.Constant) and value.value is None):
+        return set()
+    if isinstance(value, ast.Dict):
+        keys = [each.value if isinstance(each, ast.Constant) else None for each in value.keys]
+        return {str(each) for each in keys} if None not in keys else None
+    if isinstance(value, ast.IfExp):
+        both = [_shown(value.body, function), _shown(value.orelse, function)]
+        return None if None in both else {key for keys in both for key in keys or ()}
+    if isinstance(value, ast.Name):
+        return _keys_of(value.id, function)
+    return None
+
+
+def _keys_of(name: str, function: ast.AST) -> set[str] | None:
+    """Returns the keys of a dict in a variable that is made once, and gets items; None if more is done with it."""
+    found, known = set[str](), False
+    for each in _own(function):
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and each.targets[0].id == name:
+            keys = _shown(each.value, function) if isinstance(each.value, ast.Dict) and not known else None
+            if keys is None:
+                return None
+            found, known = keys, True
+        elif isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name) and each.value.id == name:
+            if not isinstance(each.slice, ast.Constant):
+                return None
+            found.add(str(each.slice.value))
+        elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == name:
+            return None
+    return found if known else None

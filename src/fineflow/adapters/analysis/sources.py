@@ -20,7 +20,7 @@ class _Module(NamedTuple):
 
     name: str
     lines: list[str]
-    functions: list[ast.FunctionDef]
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef]
     lambdas: list[ast.Lambda]
     codes: list[CodeType]
 
@@ -30,6 +30,12 @@ _last: list[_Module] = []  # the one asked for last: functions of an app are mos
 
 def definition(code: CodeType) -> ast.FunctionDef | None:
     """Returns the definition of a function; None if its source is not there, or not what was compiled."""
+    found = written(code)
+    return found if isinstance(found, ast.FunctionDef) else None
+
+
+def written(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    """Returns the definition of a function or of a coroutine function; None as in ``definition``."""
     at, module = code.co_firstlineno, _module(code)
     if module is None:
         return None
@@ -92,7 +98,7 @@ def _module(code: CodeType) -> _Module | None:
             except (SyntaxError, ValueError, SystemError):
                 return None
             nodes = list(ast.walk(tree))
-            functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+            functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
             lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
             module = _Module(name, lines, functions, lambdas, list(_codes(whole)))
             _last[:] = [module]

@@ -23,15 +23,15 @@ class ChainBuilder(Builder):
     options: keyword arguments bound on the path to the current step. configured: True if something on the path changes
     what a config makes configurable. configurable: the configurable values there; None: not known. invoked: True if
     stock calls ``invoke`` here even when the whole chain streams. alone: True if it only asks about one component.
-    output: the type that values of the current step are declared to have, if any. across_nodes: what is known of the
-    nodes of a graph, if their calls may start before stock enters them.
+    output: the type that values of the current step are declared to have, if any. across_nodes: of a graph, the
+    nodes that its runs look ahead of (``langgraph.early_nodes``).
     queries: appends the vectors of what an opaque step is going to search for; returns None if that is not known.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
     stream_answers: bool = False
     trust_tools: Any = None
-    across_nodes: Mapping[str, Any] = field(default_factory=dict)
+    across_nodes: Any = None
     configured: bool = False
     configurable: Mapping[str, Any] | None = field(default_factory=dict)
     invoked: bool = False

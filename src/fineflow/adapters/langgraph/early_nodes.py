@@ -8,21 +8,16 @@ when all before it have ended.
 
 from __future__ import annotations
 
-import ast
-import copy
 import inspect
-import linecache
-import textwrap
-import tokenize
-from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from types import CodeType, FunctionType
-from typing import Any, cast
+from collections.abc import Iterable, Mapping
+from types import FunctionType
+from typing import Any, NamedTuple
 
 from langgraph.graph import END, START
 
 from fineflow.adapters.analysis import Verdict, asking
-from fineflow.adapters.analysis.keys import keys_read
+from fineflow.adapters.analysis.coroutines import without_waiting
+from fineflow.adapters.analysis.keys import keys_read, keys_returned
 from fineflow.adapters.langchain.repeating import reads
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.node_facts import NodeFacts, facts_of
@@ -30,29 +25,31 @@ from fineflow.adapters.langgraph.steps import attributes_of, user_functions
 from fineflow.adapters.lookahead.scan import codes
 
 _DECIDE = frozenset({"Command", "Send", "interrupt"})
-"""What a function that names one of them may do with the run: what follows depends on it."""
+"""Names in a function that decides which nodes run next, or whether the run goes on."""
 
 
-def across(graph: Any, wanted: bool | None) -> Mapping[str, NodeFacts]:
-    """Returns what is known of a graph's nodes if a run of it is to look ahead of them, else {}.
+class Ahead(NamedTuple):
+    """What a run of a graph looks ahead of. nodes: facts by name. free: names of those that do not need one before."""
 
-    wanted: the option ``across_nodes``; None: if some node has calls that may start early.
-    """
-    if wanted is False:
-        return {}
-    facts = facts_of(graph)
-    if facts and wanted is None and (graph.interrupt_before_nodes or graph.interrupt_after_nodes):
-        return {}
-    return facts if wanted or (facts and early(graph, facts)) else {}
+    nodes: Mapping[str, NodeFacts]
+    free: frozenset[str]
 
 
-def early(graph: Any, facts: Mapping[str, NodeFacts]) -> frozenset[str]:
-    """Returns the names of the nodes whose calls may start while nodes of earlier supersteps still run."""
-    known = _Graph(graph, facts)
-    return frozenset(name for name in facts if known.calls(name) and known.free(name))
+NOTHING = Ahead({}, frozenset())
 
 
-class _Graph:
+def across(graph: Any, wanted: bool | None) -> Ahead:
+    """Returns what a run of a graph looks ahead of. wanted: the option ``across_nodes``; None: if a node is free."""
+    facts = {} if wanted is False else facts_of(graph)
+    stops = bool(facts) and bool(graph.interrupt_before_nodes or graph.interrupt_after_nodes)
+    if not facts or (stops and wanted is None):
+        return NOTHING
+    known = _Dependencies(graph, facts)
+    free = frozenset(name for name in facts if known.calls(name) and known.free(name) and not stops)
+    return Ahead(facts, free) if wanted or free else NOTHING
+
+
+class _Dependencies:
     """The nodes of a graph: in which superstep they run first, what each needs of others."""
 
     def __init__(self, graph: Any, facts: Mapping[str, NodeFacts]) -> None:
@@ -168,97 +165,5 @@ def _verdict(func: Any) -> Verdict:
     """Returns the verdict on a function that may ask components; on a coroutine function as if it did not wait."""
     if not inspect.iscoroutinefunction(func):
         return asking(func, reads)[0]
-    plain = _without_waiting(func)
+    plain = without_waiting(func)
     return Verdict(False, "is asynchronous") if plain is None else asking(plain, reads)[0]
-
-
-class _Waits(ast.NodeTransformer):
-    def visit_Await(self, node: ast.Await) -> ast.AST:
-        value = self.visit(node.value)
-        called = value.func if isinstance(value, ast.Call) else None
-        if isinstance(called, ast.Attribute):  # of a component: ``ainvoke``
-            called.attr = called.attr.removeprefix("a")
-        return cast(ast.AST, value)
-
-
-def _without_waiting(func: Any) -> FunctionType | None:
-    """Returns a function that does the same as a coroutine function, but calls what that one awaits."""
-    own = getattr(func, "__func__", func)
-    tree = _tree(own.__code__) if type(own) is FunctionType and own is func else None
-    if tree is None or tree.decorator_list:
-        return None
-    names, cells = own.__code__.co_freevars, own.__closure__ or ()
-    inner = ast.FunctionDef("inner", tree.args, [_Waits().visit(copy.deepcopy(each)) for each in tree.body], [])
-    given = ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
-    outer = ast.FunctionDef("outer", given, [inner], [])
-    for each in (inner, outer):
-        each.__dict__.setdefault("type_params", [])  # from Python 3.12 on
-    try:
-        made = compile(ast.fix_missing_locations(ast.Module([outer], [])), own.__code__.co_filename, "exec")
-    except (SyntaxError, ValueError):  # it iterates over something asynchronous, or awaits in a comprehension
-        return None
-    (code,) = (each for each in codes(made) if each.co_name == "inner")
-    held = dict(zip(names, cells, strict=True))
-    return FunctionType(
-        code, own.__globals__, own.__name__, own.__defaults__, tuple(held[name] for name in code.co_freevars)
-    )
-
-
-@lru_cache(1024)
-def _tree(code: CodeType) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    lines = linecache.getlines(code.co_filename)[code.co_firstlineno - 1 :]  # inspect.getsource looks at all modules
-    try:
-        (tree,) = ast.parse(textwrap.dedent("".join(inspect.getblock(lines)))).body
-    except (SyntaxError, ValueError, SystemError, tokenize.TokenError):
-        return None  # of a lambda, no source, another one by now, or CPython 3.11 that parses in two threads
-    return tree if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef) else None
-
-
-def keys_returned(func: Any) -> frozenset[str] | None:
-    """Returns the keys of the dict that a function returns, as its source says; None: any."""
-    func = getattr(func, "__func__", func)
-    tree = _tree(func.__code__) if type(func) is FunctionType else None
-    if tree is None:
-        return None
-    found = [_keys(each.value, tree) for each in _own(tree) if isinstance(each, ast.Return)]
-    return None if None in found else frozenset(key for keys in found for key in keys or ())
-
-
-def _own(node: ast.AST) -> Iterator[ast.AST]:
-    """Yields the parts of a function, but not of those in it."""
-    for each in ast.iter_child_nodes(node):
-        yield each
-        if not isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-            yield from _own(each)
-
-
-def _keys(value: ast.expr | None, function: ast.AST) -> set[str] | None:
-    if value is None or (isinstance(value, ast.Constant) and value.value is None):
-        return set()
-    if isinstance(value, ast.Dict):
-        keys = [each.value if isinstance(each, ast.Constant) else None for each in value.keys]
-        return {str(each) for each in keys} if None not in keys else None
-    if isinstance(value, ast.IfExp):
-        both = [_keys(value.body, function), _keys(value.orelse, function)]
-        return None if None in both else {key for keys in both for key in keys or ()}
-    if isinstance(value, ast.Name):
-        return _keys_of(value.id, function)
-    return None
-
-
-def _keys_of(name: str, function: ast.AST) -> set[str] | None:
-    """Returns the keys of a dict in a variable that is made once, and gets items; None if more is done with it."""
-    found, known = set[str](), False
-    for each in _own(function):
-        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name) and each.targets[0].id == name:
-            keys = _keys(each.value, function) if isinstance(each.value, ast.Dict) and not known else None
-            if keys is None:
-                return None
-            found, known = keys, True
-        elif isinstance(each, ast.Subscript) and isinstance(each.value, ast.Name) and each.value.id == name:
-            if not isinstance(each.slice, ast.Constant):
-                return None
-            found.add(str(each.slice.value))
-        elif isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name) and each.value.id == name:
-            return None
-    return found if known else None

@@ -43,7 +43,7 @@ class LangGraph(LangChain):
         return OptimizedGraph if isinstance(obj, Pregel) else super().optimized_class(obj)
 
     def closed(self, obj: Any) -> bool:
-        return not (gains(obj) or across(obj, None)) if isinstance(obj, Pregel) else super().closed(obj)
+        return not (gains(obj) or across(obj, None).nodes) if isinstance(obj, Pregel) else super().closed(obj)
 
     def ways(self, obj: Any, input: Any) -> Sequence[bool]:
         return (True,) if isinstance(obj, Pregel) else super().ways(obj, input)
@@ -63,7 +63,7 @@ class LangGraph(LangChain):
         graph = lowered.obj
         if not isinstance(graph, Pregel):
             return super().decide(p_graph, e_graph, lowered)
-        ahead = isinstance(lowered.builder, ChainBuilder) and bool(lowered.builder.across_nodes)
+        ahead = isinstance(lowered.builder, ChainBuilder) and bool(lowered.builder.across_nodes.nodes)
         inside = ahead or gains(graph, lowered.options.trust_tools)
         if inside:
             install(across=ahead)

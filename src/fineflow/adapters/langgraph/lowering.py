@@ -10,7 +10,6 @@ from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langchain.user_functions import entered
-from fineflow.adapters.langgraph.early_nodes import early
 from fineflow.adapters.langgraph.steps import Step, steps_of
 from fineflow.adapters.langgraph.turns import turns_of
 from fineflow.ir import Note, Ref
@@ -31,8 +30,7 @@ def gains(graph: Any, trust: Any = None) -> bool:
 def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
     """Appends a primitive for each step of a graph; returns the last one."""
     output, turns = Ref("input"), {id(each.step): each for each in turns_of(graph, b.trust_tools)}
-    facts = b.across_nodes
-    ahead = {id(facts[name].step) for name in early(graph, facts)} if facts else set[int]()
+    ahead = {id(b.across_nodes.nodes[name].step) for name in b.across_nodes.free} if b.across_nodes else set[int]()
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)

@@ -82,7 +82,7 @@ class GraphShadows(Shadows):
         early = [tool for each in self.turns.values() for tool in each.tools.values() if not tool.why]
         self.tools = {id(each.tool) for each in early if not each.searches}
         self.searching = {id(each.tool) for each in early if each.searches}
-        self.across = across(obj, self.options.across_nodes)
+        self.across = across(obj, self.options.across_nodes).nodes
         self.losses = Losses()
         self._across = frozenset(id(facts.step) for facts in self.across.values())
         self._counting = bool(self._across or self.searching)
