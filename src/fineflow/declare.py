@@ -7,14 +7,16 @@ function's attributes onto wrappers that may do more than the function does.
 from __future__ import annotations
 
 import functools
+import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from types import MethodType
-from typing import Any, TypeVar
+from types import FunctionType, MethodType
+from typing import Any, TypeVar, cast
 
 from fineflow.ir import Effect, Effects
 
@@ -76,7 +78,9 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     loop), as often as the framework would call it; that call may have happened even though an earlier step fails.
 
     It is believed wherever it is called: as a step of a chain, as a tool, in a node, in a function that another one
-    calls. For a function of a library: ``fineflow.effects(reads="the web")(httpx.get)``.
+    calls. A function that only reads comes back in a wrapper, by which calls in nodes and functions find what has begun
+    before; elsewhere the wrapper calls it. A function of a library, ``fineflow.effects(reads="the web")(httpx.get)``,
+    is replaced in its module or class as well.
 
     A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
     given, and TypeError for positional arguments, as in ``@effects`` without parentheses.
@@ -95,10 +99,81 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
         raise ValueError("effects() was given None among its resources: name a resource by a string, or by its object")
 
     def decorate(func: F) -> F:
-        _declare(func, Declaration(read, written))
-        return func
+        promise = Declaration(read, written)
+        _declare(func, promise)
+        if written or type(func) is not FunctionType or undeclared(func) is not func or _is_generator(func):
+            return func
+        wrapper = _wrapped(func)
+        _declare(wrapper, promise)
+        _replace(func, wrapper)
+        return cast(F, wrapper)
 
     return decorate
+
+
+active: ContextVar[Any] = ContextVar("fineflow_inner_calls", default=None)
+"""The user function that stock is running here (``InnerCalls``), if calls in it may have begun already; else None."""
+
+NAMES = ("call", "acall")
+"""Under which ``active`` gets calls of functions, and of coroutine functions."""
+
+_WRAPS = "__fineflow_declared__"  # attribute of a wrapper: itself, and the function
+
+
+def undeclared(func: Any) -> Any:
+    """Returns the function, or bound method, in a wrapper of ``effects``; anything else as it is."""
+    if isinstance(func, MethodType):
+        own = undeclared(func.__func__)
+        return func if own is func.__func__ else MethodType(own, func.__self__)
+    mark = func.__dict__.get(_WRAPS) if type(func) is FunctionType else None
+    return mark[1] if mark is not None and mark[0] is func else func  # ``functools.wraps`` copies attributes
+
+
+def name_of_call(func: Callable[..., Any]) -> str:
+    return NAMES[inspect.iscoroutinefunction(func)]
+
+
+def _is_generator(func: Any) -> bool:
+    return inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func)
+
+
+def _wrapped(func: FunctionType) -> Any:
+    """Returns a function that does what ``func`` does, but finds a call of it that has begun."""
+
+    @functools.wraps(func)
+    def called(*args: Any, **named: Any) -> Any:
+        calls = active.get()
+        call = None if calls is None else calls.take(func, func, NAMES[0], args, named)
+        return func(*args, **named) if call is None else calls.stock(func, call, args, named)
+
+    @functools.wraps(func)
+    async def acalled(*args: Any, **named: Any) -> Any:
+        calls = active.get()
+        call = None if calls is None else calls.take(func, func, NAMES[1], args, named)
+        return await (func(*args, **named) if call is None else calls.astock(func, call, args, named))
+
+    wrapper = acalled if inspect.iscoroutinefunction(func) else called
+    wrapper.__dict__[_WRAPS] = (wrapper, func)
+    return wrapper
+
+
+def _replace(func: FunctionType, wrapper: Any) -> None:
+    """Puts a wrapper where a function stands already, in its class or in modules of its package.
+
+    So it is for functions of libraries. One that is being decorated stands nowhere yet.
+    """
+    *outer, name = func.__qualname__.split(".")
+    owner: Any = sys.modules.get(func.__module__)
+    for each in outer:
+        owner = getattr(owner, each, None)
+    if isinstance(owner, type):
+        if vars(owner).get(name) is func:
+            setattr(owner, name, wrapper)
+        return
+    package = func.__module__.partition(".")[0]
+    for module_name, module in list(sys.modules.items()):
+        if module_name.partition(".")[0] == package and getattr(module, "__dict__", {}).get(name) is func:
+            setattr(module, name, wrapper)
 
 
 _external: weakref.WeakSet[type] = weakref.WeakSet()

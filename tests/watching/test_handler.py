@@ -17,7 +17,8 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
 from fineflow.adapters.inner_calls.dry_calls import DryCalls, inside, predicting
-from fineflow.adapters.inner_calls.entry_wrappers import active, watching
+from fineflow.adapters.inner_calls.entry_wrappers import watching
+from fineflow.declare import active
 from fineflow.langchain import AsyncFineflowCallbackHandler, FineflowCallbackHandler
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat

@@ -13,9 +13,10 @@ from typing import Any, Protocol
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.inner_calls.dry_calls import Door, DryCalls, inside, predicting
-from fineflow.adapters.inner_calls.entry_wrappers import Begin, active, watching
+from fineflow.adapters.inner_calls.entry_wrappers import Begin, watching
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.registry import is_optimized
+from fineflow.declare import active
 from fineflow.runtime import bill
 from fineflow.runtime.bill import Usage
 from fineflow.runtime.events import Tokens, now

@@ -10,6 +10,7 @@ from typing import Any
 
 from fineflow.adapters.analysis.sources import written
 from fineflow.adapters.python.bytecode import Instruction, decode
+from fineflow.declare import undeclared
 
 # These let a function access its argument without naming it.
 _FRAMES = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe", "stack"})
@@ -22,7 +23,7 @@ def keys_read(func: Any, parameter: str = "") -> frozenset[str] | None:
     alone: each use must be ``argument["key"]`` or ``argument.get("key", ...)``, with a constant key.
     """
     skipped = 1 if isinstance(func, MethodType) else 0
-    func = getattr(func, "__func__", func)
+    func = undeclared(getattr(func, "__func__", func))
     if type(func) is not FunctionType:
         return None
     code = func.__code__
@@ -62,7 +63,7 @@ def _key(use: Sequence[Instruction]) -> str | None:
 
 def keys_returned(func: Any) -> frozenset[str] | None:
     """Returns the keys of the dict that a function returns, as its source says; None: any."""
-    func = getattr(func, "__func__", func)
+    func = undeclared(getattr(func, "__func__", func))
     tree = written(func.__code__) if type(func) is FunctionType else None
     if tree is None:
         return None

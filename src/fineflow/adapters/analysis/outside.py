@@ -87,9 +87,13 @@ class Outside:
 
     @reading
     def promised(self, func: FunctionType) -> tuple[bool, str] | None:
-        """Returns whether a function is declared pure, and what the declaration says; None if there is none."""
+        """Returns whether calls of a declared function change nothing, and the declaration; None if there is none.
+
+        One that reads is as good as a component (``reads``); where these are not asked, its value may be another one.
+        """
         promise = declared(func)
-        return None if promise is None else (promise.kind is Effect.PURE, str(promise))
+        quiet = (Effect.PURE,) if self.reads is None else (Effect.PURE, Effect.READ)
+        return None if promise is None else (promise.kind in quiet, str(promise))
 
     @reading
     def state(self, read: Callable[[], bool]) -> bool:

@@ -20,7 +20,7 @@ from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, GIVEN, SHARED, Impure, Kind, Value, immutable
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.python.bytecode import location
-from fineflow.declare import declared, is_supposing
+from fineflow.declare import declared, is_supposing, undeclared
 from fineflow.ir import Effect
 
 _POSITIONAL_REST, _NAMED_REST, _GENERATOR, _GENERATORS = 0x04, 0x08, 0x20, 0x20 | 0x200
@@ -71,7 +71,7 @@ def analyse(func: Callable[..., Any], *, returned: Sequence[Any] = ()) -> Verdic
         return _fresh(func, returned)
     if promise is None:
         return _analysed(func)
-    where = location(func.__code__) if type(func) is FunctionType else ""
+    where = location(undeclared(func).__code__) if type(func) is FunctionType else ""
     if promise.kind is not Effect.PURE:
         return Verdict(False, promise.reason, None, where)
     found = _analysed(func)

@@ -11,6 +11,8 @@ from functools import partial
 from types import CodeType
 from typing import Any
 
+from fineflow.declare import undeclared
+
 QUICK = 0.002
 """Seconds that it costs to run a call ahead."""
 
@@ -79,7 +81,7 @@ def _counted(func: Any) -> Sequence[int]:
 def _code(func: Any) -> CodeType | None:
     while type(func) is partial:
         func = func.func
-    return getattr(func, "__code__", None)
+    return getattr(undeclared(func), "__code__", None)
 
 
 def _lately(component: Any, name: str, *, ahead: bool) -> tuple[float | None, bool]:

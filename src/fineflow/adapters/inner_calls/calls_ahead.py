@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
 from functools import partial
+from types import FunctionType
 from typing import Any, Protocol
 
 from fineflow.adapters.core.claiming import under_way
@@ -14,6 +15,7 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.session import Session
+from fineflow.declare import NAMES, name_of_call
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
@@ -98,7 +100,7 @@ def graph_ahead(part: Planned, invocation: Invocation) -> GraphAhead | None:
 
 
 class MethodAhead:
-    """A call of a method that opens no runs, such as a search of a store. Stock gets its result."""
+    """A call of a method or function that opens no runs, such as a search of a store. Stock gets its result."""
 
     waited = 0.0
 
@@ -106,7 +108,8 @@ class MethodAhead:
         self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
     ) -> None:
         self._call = partial(method, *args, **named)
-        self._awaits = method.__name__.startswith("a")
+        declared = type(method) is FunctionType
+        self._awaits = name_of_call(method) == NAMES[1] if declared else method.__name__.startswith("a")
         self._limit = limit
         self._of = getattr(method, "__self__", None)
         self._held = HeldBack(self._of)

@@ -11,9 +11,9 @@ from typing import Any
 
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.components import Components
-from fineflow.adapters.inner_calls.entry_wrappers import active
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.declare import active
 from fineflow.options import Options
 from fineflow.runtime.events import now
 

@@ -26,14 +26,12 @@ import wrapt
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.recognition import called
 from fineflow.adapters.inner_calls.vectors_ahead import here
+from fineflow.declare import active
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 if TYPE_CHECKING:
     from fineflow.adapters.inner_calls.inner_calls import InnerCalls
     from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
-
-active: ContextVar[InnerCalls | SleepingCalls | None] = ContextVar("fineflow_inner_calls", default=None)
-"""The user function that stock is running here, if its component calls may run ahead."""
 
 watching: ContextVar[Callable[[Any, Any], Begin | None] | None] = ContextVar("fineflow_watching", default=None)
 """Asked outside of optimized calls, with a method and its object: how to predict what its calls would gain."""

@@ -21,6 +21,7 @@ from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.surroundings import Injected
 from fineflow.adapters.lookahead.values import FOUND, HELD, Awaited, Coroutine, Lazy
+from fineflow.declare import name_of_call
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.visits import InTheWay
 
@@ -45,10 +46,12 @@ class CallFinder:
     The ``Host`` of its walks. blocked: a result that is missing would let the walk get further. worth: the last walk
     has met a call that may be worth running ahead. beside: it has met calls that only stock can start. writes: the
     function changes something that the walk did not create. texts: what is going to be embedded, with the embeddings.
-    latest: the call whose result stock is about to get. asked: see ``Walk``.
+    latest: the call whose result stock is about to get. asked: see ``Walk``. met: number of component calls that walks
+    have met.
     """
 
     asked = -1
+    met = 0
     in_context: ClassVar[bool] = True  # walks are made in the context of the function
 
     _walk: Walk  # the last one
@@ -304,6 +307,24 @@ class CallFinder:
         """See ``lookahead.Host``."""
         self._changed[id(value)] = value
 
+    def function(
+        self, func: FunctionType, reads: Sequence[Any], args: Sequence[Any], named: Mapping[str, Any], *, sure: bool
+    ) -> Any:
+        """See ``lookahead.Host``."""
+        changed = any(id(each) in self._changed or self._holds_changed(each) for each in reads if type(each) is not str)
+        name = name_of_call(func)
+        key = self._walk.own(self.key(func, name, args, named))
+        value = self._met(func, name, key, args, named, sure and not changed)
+        if value is HELD:  # it may return a part of them
+            self._walk.aliases.add(*reads)
+        return value
+
+    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns what two calls must have in common to be the same. Raises Stop as ``Components.key``."""
+        if type(obj) is FunctionType:
+            return (*args, *sorted(named), *(named[each] for each in sorted(named)))
+        return self._components.key(obj, name, args, named)
+
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
         obj = self._resolved(obj)
@@ -361,9 +382,11 @@ class CallFinder:
         return holds(self._held[id(obj)][1], self._changed.keys())
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
-        if self._holds_changed(obj):
+        self.met += 1
+        declared = type(obj) is FunctionType  # it touches what it names
+        if not declared and self._holds_changed(obj):
             raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
-        part = None if isinstance(obj, Fresh) else self._part(obj)
+        part = None if declared or isinstance(obj, Fresh) else self._part(obj)
         known = self._walk.known(key)
         if part is not None and self._components.computes(obj, name):
             if known and (value := self._computed(part, key)) is not UNKNOWN:
@@ -376,7 +399,8 @@ class CallFinder:
                 raise Stop(f"streams a {type(obj).__name__}, which may have side effects")
             self._walk.beside = self._walk.beside or sure
             return self._missing(obj, name, args, named)
-        claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)  # before stock loads the method
+        if not declared:
+            claims_of(obj.kind if isinstance(obj, Fresh) else type(obj), name)  # before stock loads the method
         if not (sure and known and self._walk.real(key) and self._configured(args, named)):
             self.blocked = True
             if not reads_only:

@@ -25,9 +25,10 @@ from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
-from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, merging
+from fineflow.adapters.inner_calls.entry_wrappers import looked_through, merging
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.python.bytecode import location
+from fineflow.declare import active, undeclared
 from fineflow.ir import Graph, Note, Ref
 from fineflow.ir.meta import INSIDE
 from fineflow.options import Options
@@ -146,7 +147,7 @@ class FunctionShadows(Shadows):
 
 def lower_function(func: Any, found: Found, b: Builder, refused: Refused, *, inside: bool) -> Ref:
     """Appends the one step of a function, which stock runs. inside: component calls in it may run ahead."""
-    code = getattr(func, "__func__", func).__code__
+    code = undeclared(getattr(func, "__func__", func)).__code__
     reason = "runs when it is called"
     made = Builder.opaque(b, func, Leaf(Ref("input")), reason, where=location(code), name=func.__name__)
     if not inside:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
+from types import FunctionType
 from typing import Any, ClassVar
 from weakref import WeakKeyDictionary
 
@@ -30,9 +31,9 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import has_as
-from fineflow.adapters.inner_calls.calls_ahead import CallAhead
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.inner_calls.components import QUEUED, Components
-from fineflow.adapters.inner_calls.entry_wrappers import active, comes_here, latest
+from fineflow.adapters.inner_calls.entry_wrappers import comes_here, latest
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
@@ -40,6 +41,7 @@ from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.declare import active, undeclared
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
@@ -211,9 +213,12 @@ class InnerCalls:
             if running >= most:
                 return
             if not (call.begun or call.taken) and running < self._bound(call) and (several or self._gains(call)):
-                if not comes_here(call.component, call.name, before=self._ran):
+                declared = type(call.component) is FunctionType  # which is in its wrapper from the beginning
+                if not (declared or comes_here(call.component, call.name, before=self._ran)):
                     continue
-                if not (in_vain.room() or self._part(call.component)):  # the requests of a graph wait by themselves
+                if not (
+                    in_vain.room() or (not declared and self._part(call.component))
+                ):  # the requests of a graph wait by themselves
                     continue
                 call.begun = True
                 self._begin(call)
@@ -274,6 +279,8 @@ class InnerCalls:
         return limits[loop]
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
+        if type(call.component) is FunctionType:
+            return MethodAhead(call.component, call.args, call.named, limit)
         part = self._part(call.component)
         if part is None:
             return self._components.method(call.component, call.name, call.args, call.named, limit)
@@ -316,8 +323,9 @@ class InnerCalls:
     ) -> FoundCall | None:
         """Returns the call that stock is about to make; None for one that nothing has found.
 
-        own: the component's method. If it is the one whose calls these are, its call is under way, and none of them.
-        Nor is that of a base class, which ``super()`` calls: what runs ahead would run the one around it once more.
+        own: the component's method, or a declared function, which is its own component. If it is the one whose calls
+        these are, its call is under way, and none of them. Nor is that of a base class, which ``super()`` calls: what
+        runs ahead would run the one around it once more.
         """
         if self._runs(own) or not has_as(component, name, own):
             return None
@@ -330,7 +338,7 @@ class InnerCalls:
                 if (first := self._finder.first(component, name, args)) is not None:
                     self.look()
                     return first
-                wanted = self._arguments(self._components.key(component, name, args, named))
+                wanted = self._arguments(self._finder.key(component, name, args, named))
                 found = self._finder.take(component, name, wanted, args, named)
                 if found is None:
                     return None
@@ -344,6 +352,8 @@ class InnerCalls:
                 return None
 
     def _runs(self, method: Any) -> bool:
+        if type(method) is FunctionType:
+            return undeclared(getattr(self._func, "__func__", self._func)) is method
         func, of = getattr(self._func, "__func__", None), getattr(method, "__func__", None)
         return (
             func is not None
@@ -361,9 +371,11 @@ class InnerCalls:
     def _gains(self, call: FoundCall) -> bool:
         """Returns True if a call gains by itself, as an optimized object would.
 
-        One that walks look through does not: its steps are calls of their own.
+        One that walks look through does not: its steps are calls of their own. Nor does a declared function.
         """
-        if id(call.component) in self._without_gain:  # stock calls the parts of what it calls
+        if (
+            type(call.component) is FunctionType or id(call.component) in self._without_gain
+        ):  # stock calls the parts of what it calls
             return False
         part = None if self._opened(call) else self._part(call.component)
         if part is None or not self._components.composite(call.component):

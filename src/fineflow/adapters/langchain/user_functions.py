@@ -27,6 +27,7 @@ from fineflow.adapters.langchain.inner_calls.classic_chains import RUNS, is_chai
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_chains
 from fineflow.adapters.langchain.several_prompts import asks_several
 from fineflow.adapters.lookahead.scan import Found, scan
+from fineflow.declare import undeclared
 
 ENTRIES = frozenset({"invoke", "ainvoke"})
 """Methods of runnables whose calls inside user functions run ahead."""
@@ -93,7 +94,7 @@ def functions_of(step: Any) -> dict[str, Any]:
     chains that make independent calls.
     """
     if type(step) is RunnableLambda:
-        return {name: step.__dict__[name] for name in ("func", "afunc") if name in step.__dict__}
+        return {name: undeclared(step.__dict__[name]) for name in ("func", "afunc") if name in step.__dict__}
     if isinstance(step, BaseTool):
         return functions_of_tool(step)
     kind = type(step)
@@ -114,7 +115,7 @@ def functions_of_tool(tool: BaseTool) -> dict[str, Any]:
     kind = type(tool)
     if kind in (StructuredTool, Tool):
         own = {name: getattr(tool, name, None) for name in ("func", "coroutine")}
-        return {name: func for name, func in own.items() if isinstance(func, FunctionType | MethodType)}
+        return {name: undeclared(func) for name, func in own.items() if isinstance(func, FunctionType | MethodType)}
     found = {name: plain(kind, name) for name in _TOOL_RUNS if not of_package(owner(kind, name).__module__)}
     return {name: MethodType(func, tool) for name, func in found.items() if isinstance(func, FunctionType)}
 

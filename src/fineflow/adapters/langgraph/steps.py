@@ -19,6 +19,7 @@ from langgraph.pregel import Pregel
 from fineflow.adapters.core.recognition import called, of_package
 from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
 from fineflow.adapters.lookahead.scan import Found, codes
+from fineflow.declare import undeclared
 
 _DEPTH = 8  # of graphs inside graphs
 _HOLDING = frozenset({"langchain_core.tools.retriever", "langchain_core.tools.convert"})
@@ -122,7 +123,7 @@ def attributes_of(runnable: Any) -> dict[str, Any]:
         found = {name: func for name, func in functions_of(runnable).items() if name in runnable.__dict__}
     else:
         found = {}
-    return {name: func for name, func in found.items() if _followed(func)}
+    return {name: undeclared(func) for name, func in found.items() if _followed(func)}
 
 
 def in_executor(afunc: Any, func: Any) -> bool:

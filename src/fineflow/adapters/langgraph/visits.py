@@ -28,7 +28,7 @@ from langgraph.func import _TaskFunction
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.core.shadows import Shadows
-from fineflow.adapters.inner_calls.entry_wrappers import active, looked_through, looks_through, wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import looked_through, looks_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
@@ -46,6 +46,7 @@ from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.lookahead.surroundings import as_it_is, runtime_as_data
 from fineflow.adapters.lookahead.values import INERT
+from fineflow.declare import active
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.visits import Visit, Visits
 

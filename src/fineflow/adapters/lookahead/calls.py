@@ -45,7 +45,7 @@ from fineflow.adapters.lookahead.values import (
     Stop,
     unknown,
 )
-from fineflow.declare import Declaration, declaration
+from fineflow.declare import Declaration, declaration, resource_name, undeclared
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -124,15 +124,17 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
 def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], named: dict[str, Any]) -> Any:
     """Returns the value of a call of a declared function, which touches nothing but what it names.
 
-    One that only reads is walked through as far as the walk understands it, for its value and the calls in it.
+    One that only reads is walked through as far as the walk understands it, for its value and the calls in it. If no
+    component is called there, the whole call may begin early.
     """
-    own = getattr(func, "__func__", func)
+    met = getattr(func, "__func__", func)
+    own = undeclared(met)
     given = [func.__self__, *args] if isinstance(func, MethodType) else args
 
     def work() -> Any:
         walk.tries.risks += 1  # it may fail, and is no guard
         if not promise.writes and isinstance(own, FunctionType):
-            back = walk.tries.back_here()
+            back, before = walk.tries.back_here(), walk.host.met
             try:
                 return walk.awaited(walk.enter(known_function(own), given, named), optional=True)
             except Stale:
@@ -140,8 +142,12 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
             except Stop:
                 walk.spend()
                 back()
+            if own is not met and walk.host.met == before:
+                sure = not (walk.unsure or walk.written.intersection(map(resource_name, promise.reads)))
+                return walk.host.function(own, promise.reads, given, named, sure=sure)
         for resource in promise.writes:
             walk.changes(resource)
+            walk.written.add(resource_name(resource))
         walk.aliases.add(*args, *named.values(), *promise.reads)  # it may return a part of these
         return HELD
 
@@ -158,6 +164,7 @@ def _is_class_method(func: MethodType) -> bool:
 
 def known_function(func: FunctionType) -> Local:
     """Returns a function as walks enter it."""
+    func = undeclared(func)
     cells = tuple(func.__closure__ or ())
     return Local(func.__code__, func, func.__defaults__ or (), func.__kwdefaults__ or {}, cells)
 

@@ -13,6 +13,7 @@ from fineflow.adapters.core.recognition import of_application, of_package
 from fineflow.adapters.python.bytecode import Instruction
 from fineflow.adapters.python.graph import graph
 from fineflow.adapters.python.inherited import inherited
+from fineflow.declare import undeclared
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
 _DEPTH = 6  # functions that call functions
@@ -21,7 +22,10 @@ _MOST = 20  # elements of a container
 
 @dataclass
 class Found:
-    """Components that a function refers to, by the name under which it does. calls: of methods of components."""
+    """Components that a function refers to, by the name under which it does; also functions declared to read.
+
+    calls: of methods of components, and of these functions.
+    """
 
     components: dict[str, Any] = field(default_factory=dict)
     calls: int = 0  # one in a loop counts twice
@@ -41,7 +45,8 @@ def scan(
 ) -> Found:
     """Returns what a function, and the user's functions that it calls, refer to. Never raises.
 
-    methods: of components. many: those of them that may make several requests. streams: also of a generator function.
+    methods: of components; none: functions that are declared to read are no components, either. many: those of them
+    that may make several requests. streams: also of a generator function.
     """
     made = _Scan(is_component, methods, many)
     made.streams = streams
@@ -71,6 +76,7 @@ class _Scan:
             func = _attribute(func, "__call__")  # a callable object
         if isinstance(func, MethodType):
             owner, func = func.__self__, func.__func__
+        func = undeclared(func)
         if not isinstance(func, FunctionType) or depth > _DEPTH:
             return
         if func.__code__.co_flags & _GENERATORS and (depth or not self.streams):
@@ -112,16 +118,25 @@ class _Scan:
                 value = _loaded(ins, names, cells, own)
             if value is not None:
                 following = instructions[number + 1].name if number + 1 < len(instructions) else ""
-                if following not in ("LOAD_ATTR", "LOAD_METHOD") and "__call__" in self._methods:
-                    self.found.calls += (1 + again) * (self._is_component(value) and callable(value))
+                if following not in ("LOAD_ATTR", "LOAD_METHOD"):
+                    called = "__call__" in self._methods and self._is_component(value) and callable(value)
+                    self.found.calls += (1 + again) * (called or self._declared(value) is not None)
                 self._refer(name, value, depth, again)
                 self._choose(value, code, depth, again)
 
     def _refer(self, name: str, value: Any, depth: int, repeated: bool) -> None:
         if self._is_component(value):
             self.found.components[name] = value
+        elif (declared := self._declared(value)) is not None:
+            self.found.components[name] = declared
         elif _followed(value):
             self.visit(value, depth + 1, repeated=repeated)
+
+    def _declared(self, value: Any) -> FunctionType | None:
+        """Returns the function in a wrapper of ``fineflow.effects``, whose calls may begin early; None for others."""
+        func = getattr(value, "__func__", value)
+        own = undeclared(func)
+        return None if own is func or not self._methods else own
 
     def _choose(self, value: Any, code: CodeType, depth: int, repeated: bool) -> None:
         """Reads what the function may call of the objects in a container: ``self.strategies[kind].retrieve(query)``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
 
@@ -134,7 +134,9 @@ class Cell:
 
 
 class Host(Protocol):
-    """What a walk asks its framework about components."""
+    """What a walk asks its framework about components. met: number of component calls that walks have met."""
+
+    met: int
 
     def knows(self, obj: Any) -> bool:
         """Returns True for a component."""
@@ -151,6 +153,14 @@ class Host(Protocol):
         Arguments may be unknown, or contain what is. sure: False if the function may not make this call after all.
 
         Raises: Stop if the call may have side effects that what follows depends on.
+        """
+
+    def function(
+        self, func: FunctionType, reads: Sequence[Any], args: Sequence[Any], named: Mapping[str, Any], *, sure: bool
+    ) -> Any:
+        """Returns the result of a declared function that only reads, if it is known; else something unknown.
+
+        Awaited, for a coroutine function. Raises Stop if a call of it has failed.
         """
 
     def inner(

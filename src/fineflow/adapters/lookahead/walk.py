@@ -85,6 +85,7 @@ class Walk:
         self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._outside = False  # some of these are not the walk's own
+        self.written = set[str]()  # names of resources that declared functions have written
         self.kinds = set[type]()  # classes of packages and of the user's that the walk has met
         self.aliases = Aliases(self)
         self.tries = Tries(self)

@@ -23,7 +23,7 @@ from fineflow.adapters.langchain.inner_calls.inner_calls import Runnables
 from fineflow.adapters.langchain.inner_calls.inner_functions import inner_of
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.scan import scan
-from fineflow.adapters.lookahead.values import Awaited
+from fineflow.adapters.lookahead.values import HELD, Awaited
 
 _SEARCHES = "similarity_search similarity_search_with_score similarity_search_with_relevance_scores "
 _SEARCHES += "max_marginal_relevance_search search"
@@ -129,6 +129,11 @@ class Foreseen:
         return walk.value
 
     # What walks ask: see ``lookahead.Host``.
+
+    met = 0
+
+    def function(self, func: Any, reads: Any, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
+        return HELD
 
     def knows(self, obj: Any) -> bool:
         return id(obj) in self._standing or _COMPONENTS.knows(obj)

@@ -32,7 +32,7 @@ from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, graph_ahead
-from fineflow.adapters.inner_calls.entry_wrappers import active, claims_of, looked_through, looks_through
+from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
@@ -68,6 +68,7 @@ from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.lookahead.surroundings import Injected, config_as_data
 from fineflow.adapters.lookahead.values import FOUND, HELD, unknown
+from fineflow.declare import active
 from fineflow.ir import Effect, Primitive
 from fineflow.runtime.queues.in_vain import bounded
 

@@ -10,7 +10,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.python.bytecode import location
-from fineflow.declare import Declaration, declaration
+from fineflow.declare import Declaration, declaration, undeclared
 from fineflow.ir import Effects
 
 Step = RunnableLambda[Any, Any] | RunnablePassthrough[Any] | RunnableGenerator[Any, Any]
@@ -19,7 +19,7 @@ _FUNCTIONS = ("func", "afunc", "_transform", "_atransform")
 
 def functions_of(step: Step) -> list[Any]:
     """Returns the functions of a step: its sync one, its async one, or both."""
-    return [func for name in _FUNCTIONS if (func := step.__dict__.get(name)) is not None]
+    return [undeclared(func) for name in _FUNCTIONS if (func := step.__dict__.get(name)) is not None]
 
 
 def promised(step: Step) -> Declaration | None:
@@ -47,5 +47,5 @@ def place(func: Any) -> str:
     """Returns where a function is defined, as ``file.py:12``; "" if it has no source."""
     while type(func) is functools.partial:
         func = func.func
-    code = getattr(func, "__code__", None)
+    code = getattr(undeclared(func), "__code__", None)
     return location(code) if code is not None else ""

@@ -27,6 +27,7 @@ from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, curren
 from fineflow.adapters.langchain.lowering.declared import functions_of
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.run_recorder import Recorder, clean
+from fineflow.declare import undeclared
 from fineflow.ir import Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
@@ -42,7 +43,7 @@ def keys_of(step: RunnableLambda[Any, Any]) -> frozenset[str] | None:
 
 def takes_config(func: Any) -> bool:
     """Returns True if a function has a parameter ``config``."""
-    code = getattr(getattr(func, "__func__", func), "__code__", None)
+    code = getattr(undeclared(getattr(func, "__func__", func)), "__code__", None)
     return code is not None and "config" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
