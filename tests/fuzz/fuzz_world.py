@@ -89,6 +89,19 @@ class World:
         both = self.model.configurable_alternatives(ConfigurableField(id="which"), default_key="a", b=other)
         return ChatPromptTemplate.from_template("ask: {text}") | both | StrOutputParser()
 
+    def fetch(self, text: Any) -> str:
+        """What a declared function does: it takes turns as components do."""
+        self.gate.wait_sync()
+        return self._fetched(text)
+
+    async def afetch(self, text: Any) -> str:
+        await self.gate.wait()
+        return self._fetched(text)
+
+    def _fetched(self, text: Any) -> str:
+        self.requests.append(f"fetch: {text}")
+        return f"page {zlib.crc32(str(text).encode()) % 97}"
+
     def store(self, *texts: str) -> InMemoryVectorStore:
         """A vector store with these texts."""
         self._embeddings.append(FakeEmbeddings(dimensions=4, gate=self.gate))

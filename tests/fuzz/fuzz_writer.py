@@ -22,6 +22,7 @@ from langgraph.graph import StateGraph
 
 from pydantic import BaseModel
 
+import fineflow
 from fuzz_world import world
 
 w = world()
@@ -31,6 +32,25 @@ choosing, silent = w.choosing(), w.chain("silent")
 
 def texts(docs):
     return sorted(doc.page_content for doc in docs)
+
+@fineflow.effects(reads="the web")
+def fetch(x):
+    return w.fetch(x)
+
+@fineflow.effects(reads="the web")
+async def afetch(x):
+    return await w.afetch(x)
+
+class Web:
+    @fineflow.effects(reads="the web")
+    def fetch(self, x, *, of="web"):
+        return w.fetch(x)
+
+    @fineflow.effects(reads="the web")
+    async def afetch(self, x, *, of="web"):
+        return await w.afetch(x)
+
+web = Web()
 
 """
 
@@ -44,6 +64,7 @@ class Writer:
 
     def __init__(self, seed: int, mode: str) -> None:
         self.random = random.Random(seed)
+        self._declares = random.Random(f"{seed} declared")
         self.mode = mode
         self.top: list[str] = []
         self.change: list[str] = []  # what changes the world between calls
@@ -108,7 +129,12 @@ class Writer:
         return f"{component}.invoke({given}{more})"
 
     def asked(self, given: str, chain: str = "ask", *, sync: bool = False) -> str:
-        """A request to a model."""
+        """A request to a model, or a call of a function that is declared to read."""
+        if chain == "ask" and self._declares.random() < 0.2:
+            where, more = self._declares.choice([("", ""), ("web.", ""), ("web.", ", of='page'")])
+            return (
+                f"(await {where}afetch({given}{more}))" if self.awaits and not sync else f"{where}fetch({given}{more})"
+            )
         return self.invoke(chain, f'{{"text": {given}}}', sync=sync)
 
     def search(self, store: str, query: str, *, sync: bool = False) -> str:
