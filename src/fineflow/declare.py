@@ -170,6 +170,8 @@ def _replace(func: FunctionType, wrapper: Any) -> None:
         if vars(owner).get(name) is func:
             setattr(owner, name, wrapper)
         return
+    if getattr(owner, "__dict__", {}).get(name) is not func:
+        return
     package = func.__module__.partition(".")[0]
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] == package and getattr(module, "__dict__", {}).get(name) is func:
@@ -303,6 +305,12 @@ def _declare(func: Any, found: Declaration) -> None:
             hint = ": it declares a function, so put it below @tool, which makes a tool of that"
         raise TypeError(f"expected a function to declare effects of, not {_kind(func)}{hint}")
     target = func.__func__ if isinstance(func, MethodType) else func
+    _keep(target, found)
+    if (own := undeclared(target)) is not target:
+        _keep(own, found)
+
+
+def _keep(target: Any, found: Declaration) -> None:
     key = id(target)
 
     def forget(dead: weakref.ref[Any]) -> None:
@@ -313,6 +321,6 @@ def _declare(func: Any, found: Declaration) -> None:
     try:
         reference = weakref.ref(target, forget)
     except TypeError:
-        raise TypeError(f"effects cannot be declared of {_kind(func)}: wrap it in a function of your own") from None
+        raise TypeError(f"effects cannot be declared of {_kind(target)}: wrap it in a function of your own") from None
     with _lock:
         _declared[key] = (reference, found)

@@ -386,7 +386,7 @@ class CallFinder:
         declared = type(obj) is FunctionType  # it touches what it names
         if not declared and self._holds_changed(obj):
             raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
-        part = None if declared or isinstance(obj, Fresh) else self._part(obj)
+        part = None if isinstance(obj, Fresh) else self._part(obj)
         known = self._walk.known(key)
         if part is not None and self._components.computes(obj, name):
             if known and (value := self._computed(part, key)) is not UNKNOWN:

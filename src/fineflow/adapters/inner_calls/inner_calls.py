@@ -87,7 +87,8 @@ class InnerCalls:
     ) -> None:
         self._figures = figures
         self._options = options
-        self._components, self._claiming, self._part, self._arguments = components, claiming, part, arguments
+        self._components, self._claiming, self._arguments = components, claiming, arguments
+        part = self._part = partial(_planned, part)
         kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
         self._finder = self.finder(components, part, arguments, (func, args, named), eager=options.eager, kept=kept)
         self._func = func
@@ -216,9 +217,7 @@ class InnerCalls:
                 declared = type(call.component) is FunctionType  # which is in its wrapper from the beginning
                 if not (declared or comes_here(call.component, call.name, before=self._ran)):
                     continue
-                if not (
-                    in_vain.room() or (not declared and self._part(call.component))
-                ):  # the requests of a graph wait by themselves
+                if not (in_vain.room() or self._part(call.component)):  # the requests of a graph wait by themselves
                     continue
                 call.begun = True
                 self._begin(call)
@@ -496,6 +495,10 @@ class InnerCalls:
     def _gained_inside(self) -> bool:
         """Returns True if a call that ran ahead gained inside itself, not beside another one."""
         return any(call.ahead is not None and call.taken and self._gains(call) for call in self._finder.calls)
+
+
+def _planned(part: Callable[[Any], Planned | None], component: Any) -> Planned | None:
+    return None if type(component) is FunctionType else part(component)  # a declared one is called as it is
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

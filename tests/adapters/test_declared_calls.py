@@ -1,0 +1,379 @@
+"""Calls of functions that are declared to read start early, and stock's calls take their results."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Annotated, Any, TypedDict
+from unittest import mock
+
+import pytest
+from langchain_core.runnables import RunnableLambda
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send
+
+import fineflow
+from fineflow.testing import virtual, virtual_threads
+
+pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
+CALLS: list[str] = []
+NOTES: list[str] = []
+
+
+class State(TypedDict, total=False):
+    q: str
+    a: Any
+    b: Any
+    c: Any
+    found: Annotated[list[str], operator.add]
+
+
+def loaded(path: str) -> str:
+    CALLS.append(path)
+    if "bad" in path:
+        raise LookupError(path)
+    return f"{path}!"
+
+
+@fineflow.effects(reads="the web")
+def fetch(path: str) -> str:
+    time.sleep(1.0)  # as a request
+    return loaded(path)
+
+
+@fineflow.effects(reads="the web")
+async def afetch(path: str) -> str:
+    await asyncio.sleep(1.0)
+    return loaded(path)
+
+
+@fineflow.effects(writes="the web")
+def post(path: str) -> None:
+    CALLS.append(f"post {path}")
+
+
+@fineflow.effects(reads=[NOTES])
+def look(word: str) -> list[str]:
+    time.sleep(1.0)
+    return [note for note in NOTES if word in note]
+
+
+class Api:
+    key = "k"
+
+    @fineflow.effects(reads="the web")
+    def get(self, path: str, *, times: int = 1) -> str:
+        time.sleep(1.0)
+        return loaded(path + self.key) * times
+
+    @fineflow.effects(reads="the web")
+    async def aget(self, path: str) -> str:
+        await asyncio.sleep(1.0)
+        return loaded(path + self.key)
+
+    @staticmethod
+    @fineflow.effects(reads="the web")
+    def head(path: str) -> str:
+        time.sleep(1.0)
+        return loaded(path)
+
+
+api = Api()
+
+
+def side_by_side(state: Any) -> Any:
+    return {"a": fetch(state["q"] + "1"), "b": fetch(state["q"] + "2"), "c": api.head("3")}
+
+
+def one_needs_another(state: Any) -> Any:
+    first, other = fetch("1"), fetch("2")
+    return {"a": first, "b": fetch(first), "c": other}
+
+
+def methods(state: Any) -> Any:
+    return {"a": api.get("1"), "b": api.get("2", times=2), "c": Api().get("3")}
+
+
+def in_a_loop(state: Any) -> Any:
+    return {"a": [fetch(path) for path in (state["q"], "2", "3")]}
+
+
+def in_a_closure(state: Any) -> Any:
+    @fineflow.effects(reads="the web")
+    def inner(path: str) -> str:
+        time.sleep(1.0)
+        return loaded(path)
+
+    return {"a": inner("1"), "b": fetch("2")}
+
+
+def behind_a_write(state: Any) -> Any:
+    post("x")
+    return {"a": fetch("1"), "b": fetch("2")}
+
+
+def of_what_has_changed(state: Any) -> Any:
+    NOTES.append("new note")
+    return {"a": look("new"), "b": fetch("2"), "c": fetch("3")}
+
+
+def by_a_changed_object(state: Any) -> Any:
+    own = Api()
+    own.key = state["q"]
+    return {"a": own.get("1"), "b": fetch("2"), "c": fetch("3")}
+
+
+async def awaited(state: Any) -> Any:
+    return {"a": await afetch("1"), "b": await api.aget("2"), "c": await afetch("3")}
+
+
+async def gathered(state: Any) -> Any:
+    one, other = await asyncio.gather(afetch("1"), afetch("2"))
+    return {"a": one, "b": other, "c": await afetch("3")}
+
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
+    "side by side": (side_by_side, 3, 1),
+    "one needs another": (one_needs_another, 3, 2),
+    "methods": (methods, 3, 2),  # the object of the third is made by the function
+    "in a loop": (in_a_loop, 3, 1),
+    "in a closure": (in_a_closure, 2, 2),
+    "behind a write": (behind_a_write, 2, 2),
+    "of what has changed": (of_what_has_changed, 3, 1),
+    "by a changed object": (by_a_changed_object, 3, 1),  # stock makes the first
+    "awaited": (awaited, 3, 1),
+    "gathered": (gathered, 2, 1),
+}
+
+
+def graph(*nodes: Any) -> Any:
+    """Nodes that run one after the other."""
+    builder = StateGraph(State)
+    names = [f"n{number}" for number in range(len(nodes))]
+    for name, node in zip(names, nodes, strict=True):
+        builder.add_node(name, node)
+    for start, end in zip((START, *names), (*names, END), strict=True):
+        builder.add_edge(start, end)
+    return builder.compile()
+
+
+def unequal() -> Any:
+    builder = StateGraph(State)
+    for name, node in zip("xyz", LINE, strict=True):
+        builder.add_node(name, node)
+    builder.add_node("end", lambda state: {"found": [str(state.get("a"))]})
+    for start, end in ((START, "x"), (START, "y"), ("y", "z"), (["x", "z"], "end"), ("end", END)):
+        builder.add_edge(start, end)
+    return builder.compile()
+
+
+def routed() -> Any:
+    def classify(state: State) -> Any:
+        return {"c": "x" if len(fetch(state["q"])) > 1 else "y"}
+
+    builder = StateGraph(State)
+    builder.add_node("classify", classify)
+    builder.add_node("x", side_by_side)
+    builder.add_node("y", in_a_loop)
+    builder.add_edge(START, "classify")
+    builder.add_conditional_edges("classify", lambda state: state["c"], ["x", "y"])
+    return builder.compile()
+
+
+def sent() -> Any:
+    def work(state: Any) -> Any:
+        return {"found": [fetch(state["item"]) + fetch(state["item"] + "b")]}
+
+    builder = StateGraph(State)
+    builder.add_node("plan", lambda state: {"a": ["1", "2", "3"]})
+    builder.add_node("work", work)
+    builder.add_edge(START, "plan")
+    builder.add_conditional_edges("plan", lambda s: [Send("work", {"item": each}) for each in s["a"]], ["work"])
+    return builder.compile()
+
+
+def reads_a(state: State) -> Any:
+    return {"a": fetch(state["q"] + "a")}
+
+
+def reads_b(state: State) -> Any:
+    return {"b": fetch(state["q"] + "b")}
+
+
+def reads_c(state: State) -> Any:
+    return {"c": api.get(state["q"])}
+
+
+def reads_of_a(state: State) -> Any:
+    return {"b": fetch(state["a"])}
+
+
+async def areads_a(state: State) -> Any:
+    return {"a": await afetch(state["q"] + "a")}
+
+
+async def areads_b(state: State) -> Any:
+    return {"b": await afetch(state["q"] + "b")}
+
+
+LINE = (reads_a, reads_b, reads_c)
+GRAPHS: dict[str, tuple[Callable[[], Any], float, float]] = {
+    "a line": (lambda: graph(*LINE), 3, 1),
+    "a line of coroutines": (lambda: graph(areads_a, areads_b), 2, 1),
+    "a line of needs": (lambda: graph(reads_a, reads_of_a), 2, 2),
+    "behind a node that writes": (lambda: graph(behind_a_write, reads_b), 3, 3),
+    "unequal branches": (unequal, 2, 1),
+    "a router": (routed, 4, 2),
+    "sent": (sent, 2, 1),
+}
+
+
+def run(app: Any, *, awaits: bool) -> tuple[Any, float, list[str]]:
+    """What a call returns, the seconds it takes, and the calls of functions."""
+    CALLS.clear()
+    NOTES[:] = ["old note"]
+    given = {"q": "q"}
+    if not hasattr(app, "invoke"):
+        done: Any = virtual.run(app(given)) if awaits else virtual_threads.run(lambda: app(given))
+    else:
+        done = virtual.run(app.ainvoke(given)) if awaits else virtual_threads.run(lambda: app.invoke(given))
+    return done.value, done.seconds, sorted(CALLS)
+
+
+@pytest.mark.parametrize("made", [graph, RunnableLambda, lambda func: func], ids=["node", "step", "function"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_calls_that_need_nothing_of_each_other_start_together(name: str, made: Callable[[Any], Any]) -> None:
+    func, before, after = FUNCTIONS[name]
+    awaits = asyncio.iscoroutinefunction(func)
+    value, seconds, calls = run(made(func), awaits=awaits)
+    mine = fineflow.optimize(made(func), strict=True)
+    for _ in range(2):
+        assert run(mine, awaits=awaits) == (value, after, calls)
+    assert seconds == before
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_calls_in_other_nodes(name: str) -> None:
+    made, before, after = GRAPHS[name]
+    awaits = "coroutines" in name
+    value, seconds, calls = run(made(), awaits=awaits)
+    mine = fineflow.optimize(made(), strict=True)
+    for _ in range(2):
+        assert run(mine, awaits=awaits) == (value, after, calls)
+    assert seconds == before
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_an_error_is_raised_where_stock_calls(kind: str) -> None:
+    def node(state: Any) -> Any:
+        first = fetch("1")
+        try:
+            return {"a": first, "b": fetch("bad")}
+        except LookupError as error:
+            return {"a": first, "b": repr(error)}
+
+    async def anode(state: Any) -> Any:
+        return {"a": await afetch("1"), "b": await afetch("bad"), "c": await afetch("3")}
+
+    func: Any = node if kind == "sync" else anode
+    seen = []
+    for app in (graph(func), fineflow.optimize(graph(func), strict=True)):
+        try:
+            seen.append(run(app, awaits=func is anode))
+        except LookupError as error:
+            seen.append((repr(error), 0.0, sorted(set(CALLS) - {"3"})))
+    (value, before, calls), (same, after, again) = seen
+    assert (same, again) == (value, calls)
+    assert after == before / 2
+
+
+def test_what_stock_never_calls_ends_with_the_call() -> None:
+    """An earlier call fails, after the next one has begun: that is allowed for functions declared to read."""
+    ended: list[str] = []
+
+    @fineflow.effects(reads="the web")
+    async def slow(path: str) -> str:
+        try:
+            await asyncio.sleep(5.0)
+        except asyncio.CancelledError:
+            ended.append(path)
+            raise
+        return path
+
+    async def node(state: Any) -> Any:
+        return {"a": await afetch("bad"), "b": await slow("2")}
+
+    async def call() -> float:
+        with pytest.raises(LookupError):
+            await fineflow.optimize(graph(node), strict=True).ainvoke({"q": "q"})
+        return asyncio.get_running_loop().time()
+
+    assert virtual.run(call()).seconds == 1.0
+    assert ended == ["2"]
+
+
+def test_functions_and_methods_of_libraries_are_replaced_where_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, package = ModuleType("library.inner"), ModuleType("library")
+    code = "class Client:\n    def get(self, path):\n        return load(path)\ndef get(path):\n    return load(path)\n"
+    module.load = lambda path: (time.sleep(1.0), loaded(path))[1]  # type: ignore[attr-defined]
+    exec(code, module.__dict__)
+    package.get = module.get  # type: ignore[attr-defined]
+    for each in (module, package):
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    client = module.Client()  # type: ignore[attr-defined]
+
+    def node(state: Any) -> Any:
+        return {"a": package.get("1"), "b": module.get("2"), "c": client.get("3")}
+
+    assert run(fineflow.optimize(graph(node)), awaits=False)[1] == 3.0
+    for each in (module.get, module.Client.get):  # type: ignore[attr-defined]
+        fineflow.effects(reads="the web")(each)
+    assert run(fineflow.optimize(graph(node)), awaits=False)[1] == 1.0
+
+
+def test_mocks_and_later_declarations_hold() -> None:
+    def node(state: Any) -> Any:
+        return {"a": fetch("1"), "b": fetch("2")}
+
+    mine = fineflow.optimize(graph(node), strict=True)
+    assert run(mine, awaits=False)[1] == 1.0
+    with mock.patch(f"{__name__}.fetch", side_effect=lambda path: f"mock of {path}"):
+        assert run(mine, awaits=False)[0]["b"] == "mock of 2"
+    assert run(mine, awaits=False)[1] == 1.0
+
+    @fineflow.effects(reads="the web")
+    def both(path: str) -> str:
+        time.sleep(1.0)
+        return loaded(path)
+
+    fineflow.effects(writes="the web")(both)
+    assert run(fineflow.optimize(graph(lambda state: {"a": both("1"), "b": both("2")})), awaits=False)[1] == 2.0
+
+
+def test_a_declared_function_that_calls_itself_is_one_call() -> None:
+    @fineflow.effects(reads="the web")
+    def walk(path: str) -> str:
+        return loaded(path) if len(path) > 2 else walk(path + "x")
+
+    mine = fineflow.optimize(RunnableLambda(walk), strict=True)
+    assert [mine.invoke("a") for _ in range(2)] == ["axx!"] * 2
+
+
+def test_a_bound_counts_calls_of_functions() -> None:
+    mine = fineflow.optimize(graph(in_a_loop), strict=True, max_concurrency=1)
+    assert run(mine, awaits=False)[1] == 3.0
+
+
+def test_what_is_declared_of_a_library_stays_itself_elsewhere() -> None:
+    own = shutil.disk_usage
+    try:
+        found = fineflow.effects(reads="the disk")(shutil.disk_usage)
+        assert shutil.disk_usage is found
+        assert found("/").total == own("/").total
+    finally:
+        shutil.disk_usage = own
