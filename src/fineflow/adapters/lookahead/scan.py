@@ -134,7 +134,7 @@ class _Scan:
 
     def _declared(self, value: Any) -> FunctionType | None:
         """Returns the function in a wrapper of ``fineflow.effects``, whose calls may begin early; None for others."""
-        func = getattr(value, "__func__", value)
+        func = value.__func__ if type(value) is MethodType else value
         own = undeclared(func)
         return None if own is func or not self._methods else own
 
