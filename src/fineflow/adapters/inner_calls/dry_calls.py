@@ -187,7 +187,7 @@ class DryCalls(InnerCalls):
         start = self._starts.pop(call, None)
         if start is None:
             return reached + took
-        if len(self._busy) >= self._bound(call):
+        if len(self._busy) >= self._bounds.of(call):
             start = max(start, heapq.heappop(self._busy))
         self.early += start < reached
         finish = min(start, reached) + took

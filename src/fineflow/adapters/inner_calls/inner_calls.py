@@ -23,7 +23,6 @@ from functools import partial
 from math import inf
 from types import FunctionType
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import QUICK, observe
@@ -31,8 +30,9 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import has_as
+from fineflow.adapters.inner_calls.bounds import Bounds
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
-from fineflow.adapters.inner_calls.components import QUEUED, Components
+from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import comes_here, latest
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
@@ -49,12 +49,6 @@ from fineflow.runtime.events import now, processor_time
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues import in_vain
 
-_Limits = dict[asyncio.AbstractEventLoop, asyncio.Semaphore]
-_elsewhere: WeakKeyDictionary[asyncio.Semaphore, _Limits] = WeakKeyDictionary()
-"""Twins of a call's bound for loops other than that of the call: a semaphore belongs to one loop."""
-
-_AT_ONCE = 16  # component calls of one function that run ahead at a time, if the user sets no bound
-_QUEUED = 64  # the same, of components on engines: a queue is in front of each, which knows how many it can take
 _STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
 _SHARE = 0.2  # of the time between results, and of a run, that walks may take
 _WALKS = 0.2  # seconds of processor time that the walks of a run may take besides
@@ -70,6 +64,7 @@ class InnerCalls:
 
     finder: ClassVar[type[CallFinder]] = CallFinder
     starts: ClassVar[bool] = True  # False: it only predicts
+    _may_embed: ClassVar[bool] = True  # single texts, which stock's own walk would find as well
 
     def __init__(
         self,
@@ -97,8 +92,7 @@ class InnerCalls:
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
         self.vectors = vectors or VectorsAhead(self._context)
-        self._limits: _Limits = {}
-        self._bounds: dict[tuple[int, str], tuple[Any, int]] = {}  # the components, by their id and a method
+        self._bounds = Bounds(components, claiming, options)
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._over = False
         self._ran: int | None = None  # number of entry wrappers when stock began to run the function
@@ -108,7 +102,6 @@ class InnerCalls:
         self._began = now()
         self._walked = self._saved = 0.0  # seconds of processor time of walks; seconds that stock waited less
         self.watcher: Callable[[Mapping[str, Any] | None], None] | None = None  # gets what is returned, after each walk
-        self._most = components.limit() or options.max_concurrency or 0  # 0: the user sets no bound
 
     # --- walks ------------------------------------------------------------------------------------------------------
 
@@ -168,7 +161,7 @@ class InnerCalls:
             self._waiting = self._context.copy().run(self._finder.look)
             if self._figures is not None:
                 self._figures.walked(self._finder)
-            if self.starts and not self._bounded() and not in_vain.bounded():
+            if self.starts and self._may_embed and not self._bounds.of_user and not in_vain.bounded():
                 for embeddings, texts in self._finder.texts:
                     self.vectors.begin(embeddings, texts)
             self._walked += time.thread_time() - self._finder.began
@@ -182,10 +175,6 @@ class InnerCalls:
         for call in calls:
             call.met = False
         self._finder.calls.extend(calls)
-
-    def _bounded(self) -> bool:
-        """Returns True if the user bounds the calls of components, among which requests of single texts would count."""
-        return bool(self._most) or (self._claiming is not None and self._claiming.call.limit is not None)
 
     def _next_look(self, call: FoundCall) -> bool:
         """Returns True if the result of a call is worth another walk: it may get further, and results are not too many.
@@ -208,12 +197,12 @@ class InnerCalls:
 
         Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
         """
-        running, most = self._running(), self._most or max(_AT_ONCE, _QUEUED)
+        running, most = self._running(), self._bounds.most
         several = self._several()
         for call in self._waiting:
             if running >= most:
                 return
-            if not (call.begun or call.taken) and running < self._bound(call) and (several or self._gains(call)):
+            if not (call.begun or call.taken) and running < self._bounds.of(call) and (several or self._gains(call)):
                 declared = type(call.component) is FunctionType  # which is in its wrapper from the beginning
                 if not (declared or comes_here(call.component, call.name, before=self._ran)):
                     continue
@@ -226,18 +215,6 @@ class InnerCalls:
     def _several(self) -> bool:
         """Returns True if something can run beside a call that waits."""
         return len(self._waiting) > 1 or self._finder.beside
-
-    def _bound(self, call: FoundCall) -> int:
-        """Returns the number of calls at which this one waits."""
-        if self._most:
-            return self._most
-        key = id(call.component), call.name
-        if key not in self._bounds:
-            parts = self._components.parts(call.component)
-            asked = [part for part in parts if not self._components.computes(part, call.name)]
-            queued = bool(asked) and all(getattr(type(part), QUEUED, False) for part in asked)
-            self._bounds[key] = call.component, _QUEUED if queued else _AT_ONCE
-        return self._bounds[key][1]
 
     def _running(self, but: FoundCall | None = None) -> int:
         calls = self._finder.calls
@@ -256,26 +233,10 @@ class InnerCalls:
         loop = self._loop if self._components.awaits(call.name) else _engine_loop()
         if loop is None:
             return
-        ahead = self._ahead(call, self._limit(loop))
+        ahead = self._ahead(call, self._bounds.limit(loop))
         call.begins()
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = ahead
-
-    def _limit(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore | None:
-        """Returns the bound on component calls on a loop, if the user has set one.
-
-        A bound of the call around the function holds for all functions of this call, and for all inputs of a batch.
-        """
-        call = None if self._claiming is None else self._claiming.call
-        bound = None if call is None else call.limit
-        if call is not None and bound is not None and call.loop is loop:
-            return bound
-        if bound is None and not (self._components.limit() or self._options.max_concurrency):
-            return None
-        limits = self._limits if bound is None else _elsewhere.setdefault(bound, {})
-        if loop not in limits:
-            limits[loop] = asyncio.Semaphore(self._most or _AT_ONCE)
-        return limits[loop]
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
         if type(call.component) is FunctionType:

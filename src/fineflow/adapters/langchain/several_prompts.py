@@ -24,13 +24,13 @@ from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import owner
+from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.inner_calls.calls_ahead import MethodAhead
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
 
-_AT_ONCE = 16
 _ASKING = (
     "combine_documents.map_reduce.MapReduceDocumentsChain",
     "combine_documents.map_rerank.MapRerankDocumentsChain",
@@ -83,7 +83,7 @@ class _Several:
         if call.limit is not None and call.loop is loop:
             return call.limit
         config = var_child_runnable_config.get() or {}
-        return asyncio.Semaphore(config.get("max_concurrency") or options.max_concurrency or _AT_ONCE)
+        return asyncio.Semaphore(config.get("max_concurrency") or options.max_concurrency or AT_ONCE)
 
     def close(self) -> None:
         """Ends the requests that stock has not made. The last first: none may get the permit of one that ends."""

@@ -55,6 +55,7 @@ class SearchesAhead(PredictedCalls):
     """
 
     alone = False
+    _may_embed = False  # vectors are those of one walk: that of stock's call makes its own
 
     @property
     def only_reads(self) -> bool:
@@ -94,9 +95,6 @@ class SearchesAhead(PredictedCalls):
 
     def _learn(self) -> None:
         """Leaves it to stock's own call of the function to tell whether walks pay: a run may end before it."""
-
-    def _bounded(self) -> bool:
-        return True  # vectors are those of one walk: that of stock's call makes its own
 
 
 def _only_reads(p: Primitive) -> bool:

@@ -20,14 +20,13 @@ import wrapt
 
 from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
-
-_AT_ONCE = 16  # calls of one group that run ahead at a time, if the user sets no bound
 
 
 class _Call:
@@ -81,7 +80,7 @@ class Group:
         self._options, self._here = site.shadows.options, site.here
         self._lock = threading.RLock()
         self._context = contextvars.copy_context()
-        self._limit = asyncio.Semaphore(self._options.max_concurrency or _AT_ONCE)
+        self._limit = asyncio.Semaphore(self._options.max_concurrency or AT_ONCE)
         self._over = self._waits = False
         self._loop = asyncio._get_running_loop()
 

@@ -14,6 +14,7 @@ from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 from langchain_core.tools import BaseTool
 
 from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.inner_calls.dry_calls import DryCalls, predicting
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.inner_calls.found_call import FoundCall
@@ -25,13 +26,12 @@ from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
 from fineflow.adapters.langchain.user_functions import functions_of, looked_through
 from fineflow.adapters.lookahead import UNKNOWN
 
-_AT_ONCE = 16  # requests for the prompts of one ``generate``, by default
 _MOST = 1024  # objects that are known
 
 
 def sent_one_by_one(chain: Any, asked: int) -> float:
     """Returns the share of a sync chain's requests that would be saved if all of them were sent together."""
-    return 1 - 1 / min(asked, _AT_ONCE) if asked > 1 and several_prompts.asks_several(chain) else 0.0
+    return 1 - 1 / min(asked, AT_ONCE) if asked > 1 and several_prompts.asks_several(chain) else 0.0
 
 
 class DryRuns:
