@@ -37,7 +37,6 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PAGE = ROOT / "docs" / "versions.md"
 BEGIN, END = "<!-- versions: begin -->", "<!-- versions: end -->"
 HEAD = "| versions | Python | suite | passed | failed | skipped | seconds | date |\n|---|---|---|---|---|---|---|---|\n"
-LIMIT = 1500.0  # seconds for one suite
 SHOWN = 20  # failed tests
 
 _TOOLS = ("wrapt>=2.2", "pytest>=9.0.3,<10", "pytest-asyncio>=1.3,<2", "pytest-xdist>=3.8,<4", "hypothesis>=6.100")
@@ -52,7 +51,7 @@ class Suite:
     """Tests that run together. first: requirements installed before the others, by themselves.
 
     small: of a set, too, only what it requires is installed, and not every combination of parameters is run, on all
-    cores. arguments: of pytest.
+    cores. arguments: of pytest. limit: seconds.
     """
 
     tests: tuple[str, ...]
@@ -60,6 +59,7 @@ class Suite:
     first: tuple[str, ...] = ()
     small: bool = False
     arguments: tuple[str, ...] = ()
+    limit: float = 1500.0
 
 
 _CHAINS = tuple(
@@ -94,7 +94,7 @@ SUITES = {
     "LangChain": Suite(_CHAINS, (*_TOOLS, *_LANGCHAIN)),
     "LlamaIndex": Suite(_INDEXES, (*_TOOLS, *_LANGCHAIN, "llama-index-core")),
     "LangGraph": Suite(("tests/adapters/langgraph",), (*_TOOLS, *_LANGCHAIN, "langgraph")),
-    "upstream": Suite(("tests/upstream",), ()),
+    "upstream": Suite(("tests/upstream",), (), arguments=("-o", "faulthandler_timeout=0"), limit=5400.0),
     "analysis": Suite(("tests/adapters/test_*.py", "tests/adapters/third", "tests/ir"), (*_TOOLS, *_LANGCHAIN)),
     "servers": Suite(
         ("tests/backends/test_openai_server.py", "tests/adapters/langchain/test_servers.py"), (*_TOOLS, *_LANGCHAIN)
@@ -204,11 +204,11 @@ def run(row: Row, work: Path, interpreter: str | None) -> bool:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=LIMIT,
+            timeout=suite.limit,
         )
     except subprocess.TimeoutExpired as error:
         log.write_bytes(error.stdout or b"")  # not decoded, whatever was asked for
-        print(f"{_key(row)}: has not ended in {LIMIT:.0f} s; the output so far is in {log}", flush=True)
+        print(f"{_key(row)}: has not ended in {suite.limit:.0f} s; the output so far is in {log}", flush=True)
         return False
     seconds = time.monotonic() - started
     log.write_text(done.stdout, encoding="utf-8")
