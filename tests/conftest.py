@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -45,7 +46,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--delays", type=int, metavar="SEED", help="threads and wake-ups are late at random")
 
 
+def _as_text(record: logging.LogRecord) -> bool:
+    """Makes texts of what a record holds. It is kept until a test ends; a future, or an error's frames, keep calls."""
+    record.msg, record.args = record.getMessage(), None
+    if record.exc_info:
+        record.exc_text, record.exc_info = logging.Formatter().formatException(record.exc_info), None
+    return True
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    # LangGraph's tasks that outlive a failed run: "cannot schedule new futures after shutdown".
+    logging.getLogger("concurrent.futures").addFilter(_as_text)
     fuzzing.all_of_them = config.option.sweep
     if config.option.record_seconds and not hasattr(config, "workerinput"):  # a worker reports to the main process
         config.pluginmanager.register(Seconds())

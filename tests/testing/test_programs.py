@@ -14,9 +14,11 @@ import programs
 PROGRAM = """
 import atexit, sys, threading
 atexit.register(print, "exits")
-threading.Timer(0.01, print, ["a thread"]).start()
+ends = threading.Event()
+threading.Thread(target=lambda: print("a thread" if ends.wait() else "")).start()
 print(__name__, __file__, sys.argv, len(sys.stdin.read()), sys.path[0])
 print("an error", file=sys.stderr)
+ends.set()
 if sys.argv[1:] == ["raise"]:
     raise ValueError("the program's own")
 sys.exit({"zero": 0, "text": "a text", "seven": 7}.get(sys.argv[1]))
