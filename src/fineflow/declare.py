@@ -80,7 +80,8 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     It is believed wherever it is called: as a step of a chain, as a tool, in a node, in a function that another one
     calls. A function that only reads comes back in a wrapper, by which calls in nodes and functions find what has begun
     before; elsewhere the wrapper calls it. A function of a library, ``fineflow.effects(reads="the web")(httpx.get)``,
-    is replaced in its module or class as well.
+    is replaced in its module or class as well. In another thread it may not need a lock that the caller holds. One that
+    calls components, or looks at the run that it belongs to (``interrupt``, ``get_config``), is called in its place.
 
     A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
     given, and TypeError for positional arguments, as in ``@effects`` without parentheses.
@@ -137,18 +138,22 @@ def _is_generator(func: Any) -> bool:
     return inspect.isgeneratorfunction(func) or inspect.isasyncgenfunction(func)
 
 
+def _active() -> Any:
+    return active.get()  # cloudpickle copies the globals of a wrapper, and no context variable
+
+
 def _wrapped(func: FunctionType) -> Any:
     """Returns a function that does what ``func`` does, but finds a call of it that has begun."""
 
     @functools.wraps(func)
     def called(*args: Any, **named: Any) -> Any:
-        calls = active.get()
+        calls = _active()
         call = None if calls is None else calls.take(func, func, NAMES[0], args, named)
         return func(*args, **named) if call is None else calls.stock(func, call, args, named)
 
     @functools.wraps(func)
     async def acalled(*args: Any, **named: Any) -> Any:
-        calls = active.get()
+        calls = _active()
         call = None if calls is None else calls.take(func, func, NAMES[1], args, named)
         return await (func(*args, **named) if call is None else calls.astock(func, call, args, named))
 

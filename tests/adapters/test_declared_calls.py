@@ -8,17 +8,22 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from types import ModuleType
 from typing import Annotated, Any, TypedDict
 from unittest import mock
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
-from langgraph.types import Send
+from langgraph.types import Command, Send, interrupt
 
 import fineflow
+from fineflow.adapters.inner_calls import arguments
 from fineflow.testing import virtual, virtual_threads
+from fineflow.testing.langchain import FakeChat
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
 CALLS: list[str] = []
@@ -266,6 +271,198 @@ def test_calls_in_other_nodes(name: str) -> None:
     for _ in range(2):
         assert run(mine, awaits=awaits) == (value, after, calls)
     assert seconds == before
+
+
+@fineflow.effects(reads="the index")
+def ranked(items: Any, *, best: int = 9) -> Any:
+    time.sleep(1.0)
+    return items[:best] if isinstance(items, tuple) else items
+
+
+@fineflow.effects(reads="the index")
+def with_first(items: Any) -> Any:
+    time.sleep(1.0)
+    return {"first": (items[0],), "others": iter(items[1:])} if len(items) > 2 else {"first": (items[0],)}
+
+
+def changes_what_comes_back(state: Any) -> Any:
+    items = [{"text": "a"}, {"text": "b"}]
+    best, page = ranked(items), fetch("1")
+    best.append({"text": page})
+    return {"a": items, "b": best is items}
+
+
+def changes_what_it_gave(state: Any) -> Any:
+    items = [{"text": "a"}, {"text": "b"}]
+    best, page = with_first(items), fetch("1")
+    items[0]["text"] = page
+    return {"a": best["first"], "b": best["first"][0] is items[0], "c": fetch(best["first"][0]["text"])}
+
+
+def marks_documents(state: Any) -> Any:
+    documents = [Document("a", metadata={"n": 1}), Document("b")]
+    best, page = ranked((documents[0], documents[1]), best=1), fetch("1")
+    best[0].metadata["page"] = page
+    return {"a": documents[0].metadata, "b": best[0] is documents[0]}
+
+
+def keeps_an_iterator(state: Any) -> Any:
+    items = [{"text": "a"}, {"text": "b"}, {"text": "c"}]
+    others, page = with_first(items)["others"], fetch("1")
+    items[1]["text"] = page
+    return {"a": list(others)}
+
+
+@pytest.mark.parametrize(
+    ("func", "after"),
+    [
+        (changes_what_comes_back, 1),
+        (changes_what_it_gave, 2),
+        (marks_documents, 1),
+        (keeps_an_iterator, 2),  # nobody can give it stock's elements, so stock makes the call again
+    ],
+)
+def test_what_a_result_has_of_its_arguments_is_stocks(func: Callable[..., Any], after: float) -> None:
+    value, _, _ = run(graph(func), awaits=False)
+    mine = fineflow.optimize(graph(func), strict=True)
+    for _ in range(2):
+        assert run(mine, awaits=False)[:2] == (value, after)
+
+
+@fineflow.effects(reads="the web")
+def of_any(*given: Any, **named: Any) -> Any:
+    time.sleep(1.0)
+    CALLS.append(repr((given, named)))
+    return repr((given, named))
+
+
+class Kind(StrEnum):
+    A = "a"
+
+
+PAIRS: dict[str, tuple[str, str]] = {
+    "a bool and a number": ("of_any({late} == '')", "of_any(0)"),
+    "numbers": ("of_any(len({late}))", "of_any(float(len(state['q']) + 1))"),
+    "a keyword and a position": ("of_any({late}, 'k', 2)", "of_any({late}[:2], k=2)"),
+    "an order of keywords": ("of_any(a={late}, b=1)", "of_any(b=1, a='q1!'[:3])"),
+    "an order in a dict": ("of_any({{'a': {late}, 'b': 1}})", "of_any({{'b': 1, 'a': 'q1!'[:3]}})"),
+    "an enum and a text": ("of_any(Kind({late}[0].replace('q', 'a')))", "of_any('a')"),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_calls_with_equal_arguments_of_other_types_are_told_apart(name: str) -> None:
+    first, other = (each.format(late="late") for each in PAIRS[name])
+    names = {"fetch": fetch, "of_any": of_any, "Kind": Kind}
+    source = f"def node(state):\n    late = fetch(state['q'] + '1')\n    a = {first}\n    b = {other}\n"
+    exec(source + "    return {'a': a, 'b': b}\n", names)
+    value, _, calls = run(graph(names["node"]), awaits=False)
+    mine = fineflow.optimize(graph(names["node"]), strict=True)
+    assert [run(mine, awaits=False)[::2] for _ in range(2)] == [(value, calls)] * 2
+
+
+def test_stop_iteration_is_what_stock_catches() -> None:
+    @fineflow.effects(reads="the web")
+    def first(rows: tuple[str, ...]) -> str:
+        time.sleep(1.0)
+        return next(iter(rows))
+
+    def node(state: Any) -> Any:
+        page = fetch("1")
+        try:
+            return {"a": first(()), "b": page}
+        except StopIteration:
+            return {"a": "none", "b": page}
+
+    value, seconds, _ = run(graph(node), awaits=False)
+    assert run(fineflow.optimize(graph(node), strict=True), awaits=False)[:2] == (value, seconds / 2)
+
+
+def test_an_equal_call_waits_for_the_first_which_may_keep_its_result() -> None:
+    kept: dict[str, str] = {}
+
+    @fineflow.effects(reads="the web")
+    def memoised(path: str) -> str:
+        if path not in kept:
+            time.sleep(1.0)
+            kept[path] = loaded(path)
+        return kept[path]
+
+    def node(state: Any) -> Any:
+        return {"a": [memoised(path) for path in ("1", "1", "2", "1")]}
+
+    value, seconds, calls = run(graph(node), awaits=False)
+    kept.clear()
+    assert run(fineflow.optimize(graph(node), strict=True), awaits=False) == (value, seconds / 2, calls)
+
+
+def test_functions_that_need_their_run_or_ask_components_stay() -> None:
+    model = FakeChat(default="yes", prefill=1.0)
+    answers: dict[str, str] = {"name?": "Ann", "city?": "Rome"}
+
+    @fineflow.effects(reads="the user")
+    def ask(question: str) -> Any:
+        time.sleep(1.0)
+        return interrupt(question)
+
+    @fineflow.effects(reads="the web")
+    def asks_a_model(text: str) -> str:
+        time.sleep(1.0)
+        return str(model.invoke(text).content)
+
+    def node(state: Any) -> Any:
+        return {"a": ask("name?"), "b": ask("city?"), "c": [asks_a_model("x"), asks_a_model("y")]}
+
+    def talk(app: Any) -> Any:
+        config: Any = {"configurable": {"thread_id": "1"}}
+        found = app.invoke({"q": "q"}, config)
+        for _ in range(2):
+            (asked,) = found["__interrupt__"]
+            found = app.invoke(Command(resume=answers[asked.value]), config)
+        return found
+
+    builder = StateGraph(State)
+    builder.add_node("node", node)
+    builder.add_edge(START, "node")
+    seen = []
+    for optimized in (False, True):
+        app: Any = builder.compile(checkpointer=InMemorySaver())
+        app = fineflow.optimize(app, strict=True) if optimized else app
+        seen.append(virtual_threads.run(lambda app=app: talk(app)))
+    assert seen[1].value == seen[0].value
+    assert seen[1].seconds == seen[0].seconds == 9.0
+
+
+def test_quick_functions_in_a_long_loop_cost_little() -> None:
+    """Counted in comparisons of arguments, not in seconds."""
+    compared = []
+
+    @fineflow.effects(reads="the web")
+    def quick(number: int) -> int:
+        return number + len(CALLS) * hash("")
+
+    def node(state: Any) -> Any:
+        return {"a": sum(quick(number) for number in range(2000))}
+
+    with mock.patch.object(arguments, "alike", side_effect=lambda *given: bool(compared.append(given))):
+        fineflow.optimize(graph(node), strict=True).invoke({"q": "q"})
+    assert len(compared) < 2000
+
+
+def test_a_large_argument_is_not_looked_through_for_each_call() -> None:
+    big = [{"number": number} for number in range(20_000)]
+
+    @fineflow.effects(reads="the web")
+    def counted(items: Any) -> int:
+        time.sleep(1.0)
+        return len(items)
+
+    def node(state: Any) -> Any:
+        return {"a": [counted(state["b"]) for _ in range(3)]}
+
+    mine = fineflow.optimize(graph(node), strict=True)
+    with mock.patch.object(arguments, "parts_of", side_effect=AssertionError("looked through")):
+        assert mine.invoke({"q": "q", "b": big})["a"] == [20_000] * 3
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

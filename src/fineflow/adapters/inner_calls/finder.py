@@ -9,16 +9,19 @@ from typing import Any, ClassVar
 
 from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.proxy import Planned, merged
+from fineflow.adapters.inner_calls.arguments import FunctionArguments, comparable
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.inner_calls.made_components import MadeComponents
+from fineflow.adapters.inner_calls.own_runs import of_a_run
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
+from fineflow.adapters.lookahead.scan import globals_of, scan
 from fineflow.adapters.lookahead.surroundings import Injected
 from fineflow.adapters.lookahead.values import FOUND, HELD, Awaited, Coroutine, Lazy
 from fineflow.declare import name_of_call
@@ -78,7 +81,8 @@ class CallFinder:
         self._fresh = FreshComponents()
         self._made: list[Any] = []  # components that the walks made, as the function does
         self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
-        self._changed: dict[int, Any] = {}  # what the function has changed so far, by id
+        self.changed: dict[int, Any] = {}  # what the function has changed so far, by id
+        self._declared: dict[int, tuple[FunctionType, bool]] = {}  # and if only stock may call them
 
     def follow(self) -> None:
         """Has the first walk begin when the function runs already: it trusts nothing if it meets a change."""
@@ -96,7 +100,7 @@ class CallFinder:
         self.blocked = self.worth = False
         self._fresh.restart()
         walk = self._walk = Walk(self, self._past)
-        self._changed = {}
+        self.changed = {}
         self.texts.clear()
         walk.asked, walk.in_context = self.asked, self.in_context
         self._run(walk)
@@ -167,6 +171,8 @@ class CallFinder:
             if not found.taken and self._is_call(found, component, name) and equal(found.key, key):
                 found.taken = True
                 return found
+        if type(component) is FunctionType and not self.begins(component):
+            return None
         if self._components.computes(component, name):
             return None
         made = FoundCall(component, name, key, args, named)
@@ -305,25 +311,44 @@ class CallFinder:
 
     def changes(self, value: Any) -> None:
         """See ``lookahead.Host``."""
-        self._changed[id(value)] = value
+        self.changed[id(value)] = value
 
     def function(
         self, func: FunctionType, reads: Sequence[Any], args: Sequence[Any], named: Mapping[str, Any], *, sure: bool
     ) -> Any:
         """See ``lookahead.Host``."""
-        changed = any(id(each) in self._changed or self._holds_changed(each) for each in reads if type(each) is not str)
-        name = name_of_call(func)
-        key = self._walk.own(self.key(func, name, args, named))
-        value = self._met(func, name, key, args, named, sure and not changed)
+        name, walk = name_of_call(func), self._walk
+        given = [*args, *named.values()]
+        if self.begins(func) and not any(map(walk.is_fixed, given)):
+            changed = self.changed and any(map(self._may_have_changed, (*reads, *globals_of(func))))
+            known = all(comparable(each, own=walk.owns(each)) for each in given)
+            value = self._met(func, name, walk.own(tuple(given)), args, named, sure and known and not changed)
+        else:
+            value = self._missing(func, name, args, named)
         if value is HELD:  # it may return a part of them
-            self._walk.aliases.add(*reads)
+            walk.aliases.add(*reads)
         return value
 
-    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def _may_have_changed(self, value: Any) -> bool:
+        return type(value) is not str and (id(value) in self.changed or self._holds_changed(value))
+
+    def wanted(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns what two calls must have in common to be the same. Raises Stop as ``Components.key``."""
         if type(obj) is FunctionType:
-            return (*args, *sorted(named), *(named[each] for each in sorted(named)))
-        return self._components.key(obj, name, args, named)
+            return FunctionArguments(args, named)
+        return self._arguments(self._components.key(obj, name, args, named))
+
+    def begins(self, func: FunctionType) -> bool:
+        """Returns True if calls of a declared function may start early, and take long enough for that.
+
+        Not if it refers to a component, or to what belongs to its run: only stock can place their runs and events.
+        """
+        if id(func) not in self._declared:
+            self._declared[id(func)] = func, bool(scan(func, self._belongs_to_stock, frozenset()).components)
+        return not self._declared[id(func)][1] and self.pays(func, name_of_call(func))
+
+    def _belongs_to_stock(self, value: Any) -> bool:
+        return of_a_run(value) or self.knows(value) or self._components.fresh(value)
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
@@ -375,11 +400,11 @@ class CallFinder:
 
     def _holds_changed(self, obj: Any) -> bool:
         """Returns True if a component may hold something that the function has changed before this call."""
-        if not self._changed:
+        if not self.changed:
             return False
         if id(obj) not in self._held:
             self._held[id(obj)] = obj, held_by(obj)
-        return holds(self._held[id(obj)][1], self._changed.keys())
+        return holds(self._held[id(obj)][1], self.changed.keys())
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
         self.met += 1
@@ -409,7 +434,7 @@ class CallFinder:
         found = self._matching(obj, name, self._walk.copied(key), args, named)
         if found.failed:
             raise Stop(f"its call of a {type(obj).__name__} failed")
-        if found.value is UNKNOWN and not reads_only:
+        if not found.known and not reads_only:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
         return self._value_of(found)
 
@@ -437,7 +462,7 @@ class CallFinder:
         return True
 
     def _value_of(self, found: FoundCall) -> Any:
-        if found.value is UNKNOWN:
+        if not found.known:
             return self._missing(found.component, found.name, found.args, found.named)
         value = as_text(found.value)
         return value if found.taken and found is not self.latest else self._walk.result(value)
@@ -461,12 +486,14 @@ class CallFinder:
             raise Stop(f"a {type(part.__wrapped__).__name__} raises {type(error).__name__}") from None
 
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
-        wanted = self._arguments(key)
+        wanted = FunctionArguments(args, named) if type(obj) is FunctionType else self._arguments(key)
         for found in self.calls:
             if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
                 found.met = found.walked = True
                 return found
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
+        if type(obj) is FunctionType:
+            made.key = FunctionArguments(made.args, made.named)
         self.calls.append(made)
         return made
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineflow.adapters.inner_calls.calls_ahead import CallAhead
+from fineflow.adapters.analysis.values import immutable
+from fineflow.adapters.inner_calls.arguments import shares, stocks_own
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.runtime.call.claims import equal
 from fineflow.runtime.events import now, processor_time
 
 
@@ -15,7 +18,8 @@ class FoundCall:
 
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
     when it had its result (0: not yet), in seconds. processor: processor time of the process when it began.
-    whole: walks do not meet the calls that it makes of other components. walked: a walk has met it.
+    whole: walks do not meet the calls that it makes of other components. walked: a walk has met it. shared: its result
+    may have parts of its arguments; None if nobody has asked.
     """
 
     __slots__ = (
@@ -31,6 +35,7 @@ class FoundCall:
             "name",
             "named",
             "processor",
+            "shared",
             "since",
             "taken",
             "value",
@@ -41,6 +46,7 @@ class FoundCall:
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
         self.value: Any = UNKNOWN
+        self.shared: bool | None = None
         self.ahead: CallAhead | None = None
         self.met = self.walked = True
         self.begun = self.taken = self.failed = False
@@ -50,6 +56,31 @@ class FoundCall:
     def begins(self) -> None:
         """Notes when it begins."""
         self.since, self.processor = now(), processor_time()
+
+    @property
+    def known(self) -> bool:
+        """True if walks may go on with its result: it is there, and has no parts of the walk's own arguments."""
+        if self.value is UNKNOWN:
+            return False
+        if self.shared is None:
+            given = [each for each in (*self.args, *self.named.values()) if not immutable(each)]
+            self.shared = bool(given) and self.ahead is not None and shares(self.value, given)
+        return not self.shared
+
+    def of_stock(self, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns a result that began ahead as stock has it, with its own arguments. LOST: stock has to make the call.
+
+        args, named: those of stock.
+        """
+        if not isinstance(self.ahead, MethodAhead):  # the steps of a graph run on stock's input
+            return value
+        given = [*self.args, *self.named.values()]
+        return stocks_own(value, given, [*args, *(named.get(name) for name in self.named)])
+
+    def again(self, other: FoundCall) -> bool:
+        """Returns True if this is an equal call to one that is under way."""
+        same = other is not self and other.component is self.component and other.under_way
+        return same and (other.begun or other.taken) and equal(other.key, self.key)
 
     @property
     def opened(self) -> bool:

@@ -30,6 +30,7 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import has_as
+from fineflow.adapters.inner_calls.arguments import LOST
 from fineflow.adapters.inner_calls.bounds import Bounds
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.inner_calls.components import Components
@@ -203,8 +204,10 @@ class InnerCalls:
             if running >= most:
                 return
             if not (call.begun or call.taken) and running < self._bounds.of(call) and (several or self._gains(call)):
-                declared = type(call.component) is FunctionType  # which is in its wrapper from the beginning
-                if not (declared or comes_here(call.component, call.name, before=self._ran)):
+                if type(call.component) is FunctionType:
+                    if any(call.again(each) for each in self._finder.calls):  # it may keep what the first one finds
+                        continue
+                elif not comes_here(call.component, call.name, before=self._ran):
                     continue
                 if not (in_vain.room() or self._part(call.component)):  # the requests of a graph wait by themselves
                     continue
@@ -298,7 +301,7 @@ class InnerCalls:
                 if (first := self._finder.first(component, name, args)) is not None:
                     self.look()
                     return first
-                wanted = self._arguments(self._finder.key(component, name, args, named))
+                wanted = self._finder.wanted(component, name, args, named)
                 found = self._finder.take(component, name, wanted, args, named)
                 if found is None:
                     return None
@@ -367,6 +370,8 @@ class InnerCalls:
                 asked = now()
                 value = call.ahead.stock(partial(self._of_stock, call, args, named))
                 self._note_head_start(call, asked)
+                value = call.of_stock(value, args, named)
+                value = own(*args, **named) if value is LOST else value
         except BaseException:
             call.failed = True
             raise
@@ -390,6 +395,8 @@ class InnerCalls:
                 asked = now()
                 value = await call.ahead.astock(partial(self._of_stock, call, args, named))
                 self._note_head_start(call, asked)
+                value = call.of_stock(value, args, named)
+                value = await own(*args, **named) if value is LOST else value
         except BaseException:
             call.failed = True
             raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -14,24 +14,12 @@ from langchain_core.tools import StructuredTool
 
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.recognition import of_package
-from fineflow.adapters.lookahead.scan import scan
 from fineflow.adapters.python.bytecode import decode
 
 _OPERATIONS = "COPY SWAP POP_TOP PUSH_NULL LOAD_CONST LOAD_GLOBAL LOAD_DEREF LOAD_FAST STORE_FAST LOAD_METHOD "
 _OPERATIONS += "LOAD_ATTR CALL BUILD_LIST LIST_EXTEND BUILD_MAP BUILD_CONST_KEY_MAP BINARY_SUBSCR BINARY_OP JUMP "
 _OPERATIONS += "RETURN_GENERATOR GET_AWAITABLE SEND YIELD_VALUE RETURN_VALUE RERAISE"
 _SIMPLE = frozenset(_OPERATIONS.split())
-_OF_A_RUN = frozenset(
-    {
-        "langgraph.types.interrupt",
-        *(f"langgraph.config.{name}" for name in ("get_config", "get_store", "get_stream_writer")),
-        "langgraph.runtime.get_runtime",
-        "langchain_core.runnables.config.ensure_config",
-        *(f"langchain_core.callbacks.manager.{name}" for name in ("dispatch_custom_event", "adispatch_custom_event")),
-        *(f"langsmith.run_helpers.{name}" for name in ("get_current_run_tree", "trace")),
-    }
-)
-_TRACED = "__langsmith_traceable__"  # on what langsmith's ``traceable`` returns (langsmith 0.15)
 _ASKS = frozenset({"invoke", "ainvoke", "bind_tools"})
 
 
@@ -65,23 +53,6 @@ def only_asks(func: FunctionType) -> bool:
             called += isinstance(value, type)
         calls += each.name == "CALL"
     return calls <= called and all(_harmless(each) or _offers(each) for each in held.values())
-
-
-def needs_its_run(functions: Sequence[Any]) -> str:
-    """Returns the name of what functions of a tool refer to, also in helpers, that belongs to the run of the tool.
-
-    Such as ``interrupt``, and what looks at the config. "" for nothing, as far as their code shows.
-    """
-    parts = (
-        part for func in functions for part in scan(func, _of_a_run, frozenset(), streams=True).components.values()
-    )
-    return next((str(part.__name__) for part in parts), "")
-
-
-def _of_a_run(value: Any) -> bool:
-    if not isinstance(value, FunctionType | type):
-        return False
-    return f"{value.__module__}.{value.__name__}" in _OF_A_RUN or _TRACED in vars(value)
 
 
 def _cells(func: FunctionType) -> Iterator[tuple[str, CellType]]:

@@ -20,11 +20,12 @@ from langgraph.pregel import Pregel
 from fineflow.adapters.analysis.hooks import Holds
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.components import QUEUED
+from fineflow.adapters.inner_calls.own_runs import needs_its_run
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import declared_to_stock
 from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.user_functions import calls_components
-from fineflow.adapters.langgraph.asking import filled, needs_its_run, only_asks, picks_one
+from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
 from fineflow.adapters.langgraph.mcp_tools import hinted, left_to_stock, unread
 from fineflow.adapters.langgraph.middleware import after_model, around_calls, writes_state
 from fineflow.adapters.langgraph.searches_ahead import may_search

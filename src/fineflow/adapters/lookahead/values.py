@@ -134,9 +134,13 @@ class Cell:
 
 
 class Host(Protocol):
-    """What a walk asks its framework about components. met: number of component calls that walks have met."""
+    """What a walk asks its framework about components.
+
+    met: number of component calls that walks have met. changed: what ``changes`` has noted in this walk, by id.
+    """
 
     met: int
+    changed: dict[int, Any]
 
     def knows(self, obj: Any) -> bool:
         """Returns True for a component."""

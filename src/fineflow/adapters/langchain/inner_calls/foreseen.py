@@ -75,6 +75,7 @@ class Foreseen:
         self._args, self._sync = args, sync
         self._threads = True  # the function that is walked through runs in a thread, or in a sync call
         self._standing: dict[int, Any] = {}  # stand-ins, by id
+        self.met, self.changed = 0, dict[int, Any]()
         self._walk = Walk(self)
 
     def look(self, step: Any, given: Any) -> None:
@@ -129,8 +130,6 @@ class Foreseen:
         return walk.value
 
     # What walks ask: see ``lookahead.Host``.
-
-    met = 0
 
     def function(self, func: Any, reads: Any, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         return HELD
