@@ -17,8 +17,9 @@ from typing import Any, TypeVar, cast
 from fineflow.runtime import recording
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
-from fineflow.runtime.call.gains import Member
+from fineflow.runtime.call.gains import Member, Saving
 from fineflow.runtime.call.late_call import LateCall
+from fineflow.runtime.events import now
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
@@ -85,8 +86,12 @@ class Claiming:
         if start is not None:
             start()
 
-    def gains(self, seconds: float) -> None:
-        """Notes for how long a component call inside of this one had run when stock asked for it. Thread-safe."""
+    def gains(self, seconds: float, *, began: float | None = None, run: object = None, around: object = None) -> None:
+        """Notes for how long component calls inside of this one had run when stock asked for them. Thread-safe.
+
+        began: when the run of a function began that made them; ``run``, ``around``: see ``Saving``.
+        """
+        saving = Saving(seconds, now() if began is None else began, now(), run, around)
         here: Claiming | None = self
         member = side.get()
         with _adding:
@@ -94,7 +99,7 @@ class Claiming:
                 if member is not None and member.call is here.call:
                     member.inside += seconds
                     return
-                here.call.inside += seconds
+                here.call.savings.append(saving)
                 here = here.outer
 
     @property

@@ -411,8 +411,6 @@ class InnerCalls:
         seconds = max(min(asked, call.ended or asked) - call.since, 0.0)
         with self._lock:
             self._saved += seconds
-        if self._claiming is not None:
-            self._claiming.gains(seconds)
 
     def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)
@@ -444,6 +442,9 @@ class InnerCalls:
         with self._lock:
             if self._figures is not None and not self._over:
                 self._figures.end(self._finder, self._saved)
+            if self._claiming is not None and self._saved:
+                run, around = self.vectors, self.vectors.outer
+                self._claiming.gains(self._saved, began=self._began, run=run, around=around)
             self._over = True
             self._learn()
             left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]

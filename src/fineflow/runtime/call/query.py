@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Claims, Summary
-from fineflow.runtime.call.gains import SideBySide
+from fineflow.runtime.call.gains import Saving, SideBySide, saved_in
 from fineflow.runtime.call.trace import Stamp, Stamps, Trace
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.queues.component_calls import LimitedComponent, permit_for
@@ -60,7 +60,7 @@ class Call:
     runs: list[Stamps] = field(default_factory=list)  # times of the graphs started so far
     awaited: dict[str, Stamp] = field(default_factory=dict)  # opaque leaf -> the stamp of its primitive
     began: float = field(default_factory=events.now)  # seconds on its clock
-    inside: float = 0.0  # seconds that component calls in user functions had run before stock made them
+    savings: list[Saving] = field(default_factory=list)  # of component calls in user functions, by the function's run
     groups: list[SideBySide] = field(default_factory=list)  # calls of stock's that gain together
     reached: bool = False  # something of it may be on its loop
     _memory: dict[type, Any] = field(default_factory=dict)
@@ -191,7 +191,7 @@ class Call:
 
     def _trace(self) -> Trace:
         runs = tuple((stamps.graph, stamps) for stamps in self.runs if stamps.graph is not None)
-        inside = self.inside + sum(each.saved() for each in self.groups)
+        inside = saved_in(self.savings) + sum(each.saved() for each in self.groups)
         return Trace(self.entry, self.began, events.now(), runs, inside)
 
     def rest(self) -> None:
