@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fineflow.adapters.analysis.values import immutable
-from fineflow.adapters.inner_calls.arguments import shares, stocks_own
+from fineflow.adapters.inner_calls.arguments import LOST, shares, stocks_own
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.runtime.call.claims import equal
@@ -75,7 +75,10 @@ class FoundCall:
         if not isinstance(self.ahead, MethodAhead):  # the steps of a graph run on stock's input
             return value
         given = [*self.args, *self.named.values()]
-        return stocks_own(value, given, [*args, *(named.get(name) for name in self.named)])
+        try:
+            return stocks_own(value, given, [*args, *(named.get(name) for name in self.named)])
+        except Exception:  # of an object that does not let itself be looked at
+            return LOST
 
     def again(self, other: FoundCall) -> bool:
         """Returns True if this is an equal call to one that is under way."""
