@@ -72,7 +72,7 @@ def test_a_suite_without_end_is_stopped_and_said(
     matrix = tool("version_matrix")
 
     def ran(command: Any, **_: Any) -> Any:
-        raise subprocess.TimeoutExpired(command, matrix.LIMIT, output=b"some tests")
+        raise subprocess.TimeoutExpired(command, matrix.SUITES["LangChain"].limit, output=b"some tests")
 
     monkeypatch.setattr(matrix, "_environment", lambda *_: tmp_path / "python")
     monkeypatch.setattr(matrix.subprocess, "run", ran)

@@ -172,8 +172,11 @@ def _replace(func: FunctionType, wrapper: Any) -> None:
     for each in outer:
         owner = getattr(owner, each, None)
     if isinstance(owner, type):
-        if vars(owner).get(name) is func:
+        found = vars(owner).get(name)
+        if found is func:
             setattr(owner, name, wrapper)
+        elif isinstance(found, staticmethod | classmethod) and found.__func__ is func:
+            setattr(owner, name, type(found)(wrapper))
         return
     if getattr(owner, "__dict__", {}).get(name) is not func:
         return

@@ -149,7 +149,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
     "in a loop": (in_a_loop, 3, 1),
     "in a closure": (in_a_closure, 2, 2),
     "behind a write": (behind_a_write, 2, 2),
-    "of what has changed": (of_what_has_changed, 3, 1),
+    "of what has changed": (of_what_has_changed, 3, 3),
     "by a changed object": (by_a_changed_object, 3, 1),  # stock makes the first
     "awaited": (awaited, 3, 1),
     "gathered": (gathered, 2, 1),

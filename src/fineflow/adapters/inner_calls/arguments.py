@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType, MemberDescriptorType
 from typing import Any
 
 from fineflow.adapters.analysis.tables import is_plain, parts_of
 from fineflow.adapters.analysis.values import immutable
-from fineflow.adapters.lookahead.reachable import attributes_of, held_by, holds
+from fineflow.adapters.lookahead.reachable import SKIPPED, attributes_of, held_by, holds
 
 LOST: Any = object()
 """What ``stocks_own`` returns where a part of the walk's arguments cannot be replaced."""
 
 _MOST = 2000  # parts of an argument
-_DEEP = 40  # values inside values
+_DEEP = 200  # values inside values
 
 
 class FunctionArguments:
@@ -32,12 +34,19 @@ class FunctionArguments:
         return type(other) is FunctionArguments and alike(self.args, other.args) and alike(self.named, other.named)
 
 
-def comparable(value: Any, *, own: bool) -> bool:
-    """Returns True for an argument of which ``alike`` knows whether stock's is the same, and that is not too large.
+def is_declared(component: Any) -> bool:
+    """Returns True for a declared function, in place of a component."""
+    return type(component) is FunctionType
 
-    own: the walk has made it, so stock's is another object.
-    """
-    return not own or is_plain(value, _MOST)
+
+def comparable(value: Any) -> bool:
+    """Returns True for plain data that is not too large: ``alike`` knows whether stock's is the same."""
+    return is_plain(value, _MOST)
+
+
+def lasting(value: Any) -> bool:
+    """Returns True for an object that the walk and stock share: one of a class of the user's, or of a package."""
+    return type(value).__module__.partition(".")[0] not in sys.stdlib_module_names
 
 
 def alike(one: Any, other: Any, deep: int = 0) -> bool:
@@ -49,8 +58,6 @@ def alike(one: Any, other: Any, deep: int = 0) -> bool:
         return False
     if kind is float or kind is complex:  # 0.0 and -0.0, nan
         return repr(one) == repr(other)
-    if kind is set or kind is frozenset:
-        return {(type(each), each) for each in one} == {(type(each), each) for each in other}
     found, others = parts_of(one), parts_of(other)
     if not found or not others:
         data = found is not None and others is not None
@@ -71,13 +78,14 @@ def stocks_own(value: Any, given: Sequence[Any], stocks: Sequence[Any]) -> Any:
 
     given, stocks: arguments that are alike. LOST if not all can be replaced: stock has to make the call itself.
     """
-    if immutable(value):
+    if immutable(value) or all(map(immutable, given)):
         return value
     table = {id(part): own for part, own in _mutable(zip(given, stocks, strict=False))}
     if not table or not holds(held_by(value), table):
         return value
     value = _replaced(value, table, set(), 0)
-    return LOST if holds(held_by(value), table) else value
+    held = held_by(value)
+    return LOST if held is not None and holds(held, table) else value
 
 
 def _mutable(pairs: Any) -> Iterator[tuple[Any, Any]]:
@@ -98,7 +106,7 @@ def _mutable(pairs: Any) -> Iterator[tuple[Any, Any]]:
 def _replaced(value: Any, table: Mapping[int, Any], seen: set[int], deep: int) -> Any:
     if id(value) in table:
         return table[id(value)]
-    if immutable(value) or id(value) in seen or deep > _DEEP:
+    if immutable(value) or id(value) in seen or deep > _DEEP or isinstance(value, SKIPPED):
         return value
     seen.add(id(value))
     if isinstance(value, tuple):
@@ -106,9 +114,18 @@ def _replaced(value: Any, table: Mapping[int, Any], seen: set[int], deep: int) -
         if all(new is old for new, old in zip(parts, value, strict=True)):
             return value
         return tuple(parts) if type(value) is tuple else type(value)._make(parts) if hasattr(value, "_make") else value
+    for name in _slots(type(value)):
+        if hasattr(value, name) and (new := _replaced(getattr(value, name), table, seen, deep + 1)) is not None:
+            object.__setattr__(value, name, new)
     places: Any = value if isinstance(value, dict) else attributes_of(value)
     for place, part in list(enumerate(value) if type(value) is list else places.items()):
         new = _replaced(part, table, seen, deep + 1)
         if new is not part:
             (value if type(value) is list else places)[place] = new
     return value
+
+
+def _slots(kind: type) -> Iterator[str]:
+    """Yields the slots of a class, without those of builtin classes."""
+    for base in kind.__mro__:
+        yield from (name for name, slot in vars(base).items() if isinstance(slot, MemberDescriptorType))

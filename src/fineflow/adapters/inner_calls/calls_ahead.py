@@ -17,7 +17,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.session import Session
 from fineflow.declare import NAMES, name_of_call
 from fineflow.runtime.call import lifecycle
-from fineflow.runtime.call.claims import raise_stop
+from fineflow.runtime.call.claims import stop_in
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.scopes import on_stop
@@ -176,13 +176,16 @@ class MethodAhead:
         self._asked = now()
         self._request.take()
         self._held.want()
+        stop: BaseException | None = None
         try:
             with on_stop(self._work.cancel):
                 return self._work.wait()
         except Exception as error:
-            if not self._held.refused:
-                raise_stop(error)
+            stop = stop_in(error)
+            if stop is None and not self._held.refused:
                 raise
+        if stop is not None:
+            raise stop
         self._request.vain(again=True)
         return made(self._of, self._call)
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, ClassVar
 
 from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.proxy import Planned, merged
-from fineflow.adapters.inner_calls.arguments import FunctionArguments, comparable
+from fineflow.adapters.inner_calls.arguments import FunctionArguments, comparable, is_declared, lasting
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.inner_calls.made_components import MadeComponents
-from fineflow.adapters.inner_calls.own_runs import of_a_run
+from fineflow.adapters.inner_calls.own_runs import LEFT_TO_STOCK, only_stocks
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
-from fineflow.adapters.lookahead.reachable import held_by, holds
-from fineflow.adapters.lookahead.scan import globals_of, scan
+from fineflow.adapters.lookahead.reachable import held_by, holds, reachable
+from fineflow.adapters.lookahead.scan import scan
 from fineflow.adapters.lookahead.surroundings import Injected
 from fineflow.adapters.lookahead.values import FOUND, HELD, Awaited, Coroutine, Lazy
-from fineflow.declare import name_of_call
+from fineflow.declare import Declaration, name_of_call
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.visits import InTheWay
 
@@ -82,7 +82,7 @@ class CallFinder:
         self._made: list[Any] = []  # components that the walks made, as the function does
         self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
         self.changed: dict[int, Any] = {}  # what the function has changed so far, by id
-        self._declared: dict[int, tuple[FunctionType, bool]] = {}  # and if only stock may call them
+        self._declared: dict[tuple[int, int], tuple[Any, bool]] = {}  # functions, and if calls of them may begin early
 
     def follow(self) -> None:
         """Has the first walk begin when the function runs already: it trusts nothing if it meets a change."""
@@ -171,12 +171,13 @@ class CallFinder:
             if not found.taken and self._is_call(found, component, name) and equal(found.key, key):
                 found.taken = True
                 return found
-        if type(component) is FunctionType and not self.begins(component):
+        if is_declared(component) and not self.pays(component, name):
             return None
         if self._components.computes(component, name):
             return None
         made = FoundCall(component, name, key, args, named)
-        made.taken, made.whole, made.walked = True, self._single(component), False
+        made.taken, made.walked = True, False
+        made.whole = made.whole and self._single(component)
         self.calls.append(made)
         return made
 
@@ -314,41 +315,56 @@ class CallFinder:
         self.changed[id(value)] = value
 
     def function(
-        self, func: FunctionType, reads: Sequence[Any], args: Sequence[Any], named: Mapping[str, Any], *, sure: bool
+        self,
+        func: FunctionType,
+        promise: Declaration,
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+        *,
+        of: Any,
+        sure: bool,
     ) -> Any:
         """See ``lookahead.Host``."""
         name, walk = name_of_call(func), self._walk
         given = [*args, *named.values()]
-        if self.begins(func) and not any(map(walk.is_fixed, given)):
-            changed = self.changed and any(map(self._may_have_changed, (*reads, *globals_of(func))))
-            known = all(comparable(each, own=walk.owns(each)) for each in given)
-            value = self._met(func, name, walk.own(tuple(given)), args, named, sure and known and not changed)
+        if self._may_begin(func, of, given):
+            # What it reads besides its arguments is what it was before the function began, or nobody knows.
+            same = not walk.changes_others and all(comparable(each) or lasting(each) for each in given)
+            value = self._met(func, name, walk.own(tuple(given)), args, named, sure and same)
         else:
             value = self._missing(func, name, args, named)
         if value is HELD:  # it may return a part of them
-            walk.aliases.add(*reads)
+            walk.aliases.add(*promise.reads)
         return value
-
-    def _may_have_changed(self, value: Any) -> bool:
-        return type(value) is not str and (id(value) in self.changed or self._holds_changed(value))
 
     def wanted(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns what two calls must have in common to be the same. Raises Stop as ``Components.key``."""
-        if type(obj) is FunctionType:
+        if is_declared(obj):
             return FunctionArguments(args, named)
         return self._arguments(self._components.key(obj, name, args, named))
 
-    def begins(self, func: FunctionType) -> bool:
-        """Returns True if calls of a declared function may start early, and take long enough for that.
+    def _may_begin(self, func: FunctionType, of: Any, given: Sequence[Any]) -> bool:
+        """Returns True if a call of a declared function may start early, and takes long enough for that.
 
-        Not if it refers to a component, or to what belongs to its run: only stock can place their runs and events.
+        Not if it refers to, or gets, a component or something else that only stock can place: runs and events of these,
+        what belongs to its run, or to one thread. of: the object whose method it is; None for a function.
         """
-        if id(func) not in self._declared:
-            self._declared[id(func)] = func, bool(scan(func, self._belongs_to_stock, frozenset()).components)
-        return not self._declared[id(func)][1] and self.pays(func, name_of_call(func))
+        if not self.pays(func, name_of_call(func)) or func in LEFT_TO_STOCK or any(map(self._walk.is_fixed, given)):
+            return False
+        key = id(func), id(of)
+        if key not in self._declared:
+            bound = func if of is None else MethodType(func, of)
+            self._declared[key] = (func, of), not scan(bound, self._belongs_to_stock, frozenset()).components
+        return self._declared[key][1] and not any(self._gets_components(each) for each in given if each is not of)
+
+    def _gets_components(self, value: Any) -> bool:
+        if comparable(value):
+            return False
+        parts = reachable(value)
+        return parts is None or any(map(self._belongs_to_stock, parts.values()))
 
     def _belongs_to_stock(self, value: Any) -> bool:
-        return of_a_run(value) or self.knows(value) or self._components.fresh(value)
+        return only_stocks(value) or self.knows(value) or self._components.fresh(value)
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""
@@ -408,7 +424,7 @@ class CallFinder:
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
         self.met += 1
-        declared = type(obj) is FunctionType  # it touches what it names
+        declared = is_declared(obj)  # it touches what it names
         if not declared and self._holds_changed(obj):
             raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
         part = None if isinstance(obj, Fresh) else self._part(obj)
@@ -486,13 +502,13 @@ class CallFinder:
             raise Stop(f"a {type(part.__wrapped__).__name__} raises {type(error).__name__}") from None
 
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
-        wanted = FunctionArguments(args, named) if type(obj) is FunctionType else self._arguments(key)
+        wanted = FunctionArguments(args, named) if is_declared(obj) else self._arguments(key)
         for found in self.calls:
             if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
                 found.met = found.walked = True
                 return found
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
-        if type(obj) is FunctionType:
+        if is_declared(obj):
             made.key = FunctionArguments(made.args, made.named)
         self.calls.append(made)
         return made

@@ -1,12 +1,11 @@
-"""A component call that a user function is going to make, or has made."""
+"""A call of a component, or of a declared function, that a user function is going to make, or has made."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineflow.adapters.analysis.values import immutable
-from fineflow.adapters.inner_calls.arguments import LOST, shares, stocks_own
+from fineflow.adapters.inner_calls.arguments import LOST, comparable, is_declared, shares, stocks_own
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.runtime.call.claims import equal
@@ -14,7 +13,7 @@ from fineflow.runtime.events import now, processor_time
 
 
 class FoundCall:
-    """One component call that the function is going to make.
+    """One call that the function is going to make. A declared function is its own component.
 
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
     when it had its result (0: not yet), in seconds. processor: processor time of the process when it began.
@@ -23,24 +22,8 @@ class FoundCall:
     """
 
     __slots__ = (
-        *(
-            "ahead",
-            "args",
-            "begun",
-            "component",
-            "ended",
-            "failed",
-            "key",
-            "met",
-            "name",
-            "named",
-            "processor",
-            "shared",
-            "since",
-            "taken",
-            "value",
-            *("walked", "whole"),
-        ),
+        *("ahead", "args", "begun", "component", "ended", "failed", "key", "met", "name", "named", "processor"),
+        *("shared", "since", "taken", "value", "walked", "whole"),
     )
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -50,7 +33,7 @@ class FoundCall:
         self.ahead: CallAhead | None = None
         self.met = self.walked = True
         self.begun = self.taken = self.failed = False
-        self.whole = True
+        self.whole = not is_declared(component)
         self.since = self.ended = self.processor = 0.0
 
     def begins(self) -> None:
@@ -63,8 +46,8 @@ class FoundCall:
         if self.value is UNKNOWN:
             return False
         if self.shared is None:
-            given = [each for each in (*self.args, *self.named.values()) if not immutable(each)]
-            self.shared = bool(given) and self.ahead is not None and shares(self.value, given)
+            given = () if self.ahead is None else filter(comparable, (*self.args, *self.named.values()))
+            self.shared = shares(self.value, list(given))
         return not self.shared
 
     def of_stock(self, value: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:

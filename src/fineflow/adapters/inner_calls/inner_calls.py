@@ -30,7 +30,7 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.recognition import has_as
-from fineflow.adapters.inner_calls.arguments import LOST
+from fineflow.adapters.inner_calls.arguments import LOST, is_declared
 from fineflow.adapters.inner_calls.bounds import Bounds
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.inner_calls.components import Components
@@ -38,6 +38,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import comes_here, latest
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.made_components import MadeComponents
+from fineflow.adapters.inner_calls.own_runs import LEFT_TO_STOCK
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
@@ -204,7 +205,7 @@ class InnerCalls:
             if running >= most:
                 return
             if not (call.begun or call.taken) and running < self._bounds.of(call) and (several or self._gains(call)):
-                if type(call.component) is FunctionType:
+                if is_declared(call.component):
                     if any(call.again(each) for each in self._finder.calls):  # it may keep what the first one finds
                         continue
                 elif not comes_here(call.component, call.name, before=self._ran):
@@ -242,7 +243,7 @@ class InnerCalls:
             call.ahead = ahead
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
-        if type(call.component) is FunctionType:
+        if is_declared(call.component):
             return MethodAhead(call.component, call.args, call.named, limit)
         part = self._part(call.component)
         if part is None:
@@ -336,9 +337,9 @@ class InnerCalls:
 
         One that walks look through does not: its steps are calls of their own. Nor does a declared function.
         """
-        if (
-            type(call.component) is FunctionType or id(call.component) in self._without_gain
-        ):  # stock calls the parts of what it calls
+        if is_declared(call.component):
+            return False
+        if id(call.component) in self._without_gain:  # stock calls the parts of what it calls
             return False
         part = None if self._opened(call) else self._part(call.component)
         if part is None or not self._components.composite(call.component):
@@ -369,9 +370,12 @@ class InnerCalls:
             else:
                 asked = now()
                 value = call.ahead.stock(partial(self._of_stock, call, args, named))
-                self._note_head_start(call, asked)
                 value = call.of_stock(value, args, named)
-                value = own(*args, **named) if value is LOST else value
+                if value is LOST:
+                    self._lost(call)
+                    value = own(*args, **named)
+                else:
+                    self._note_head_start(call, asked)
         except BaseException:
             call.failed = True
             raise
@@ -394,9 +398,12 @@ class InnerCalls:
             else:
                 asked = now()
                 value = await call.ahead.astock(partial(self._of_stock, call, args, named))
-                self._note_head_start(call, asked)
                 value = call.of_stock(value, args, named)
-                value = await own(*args, **named) if value is LOST else value
+                if value is LOST:
+                    self._lost(call)
+                    value = await own(*args, **named)
+                else:
+                    self._note_head_start(call, asked)
         except BaseException:
             call.failed = True
             raise
@@ -405,6 +412,11 @@ class InnerCalls:
                 active.reset(before)
         self._made(call, value)
         return value
+
+    def _lost(self, call: FoundCall) -> None:
+        """Notes that stock makes a call again, as its result is of no use."""
+        if is_declared(call.component):
+            LEFT_TO_STOCK.add(call.component)
 
     def _note_head_start(self, call: FoundCall, asked: float) -> None:
         """Notes how long a call had run when stock asked for it: that is how much less stock waited."""
@@ -442,9 +454,8 @@ class InnerCalls:
         with self._lock:
             if self._figures is not None and not self._over:
                 self._figures.end(self._finder, self._saved)
-            if self._claiming is not None and self._saved:
-                run, around = self.vectors, self.vectors.outer
-                self._claiming.gains(self._saved, began=self._began, run=run, around=around)
+            if self._claiming is not None and (self._saved or self._finder.calls):
+                self._claiming.gains(self._saved, began=self._began, run=self.vectors.run, around=self.vectors.around)
             self._over = True
             self._learn()
             left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]
@@ -467,7 +478,7 @@ class InnerCalls:
 
 
 def _planned(part: Callable[[Any], Planned | None], component: Any) -> Planned | None:
-    return None if type(component) is FunctionType else part(component)  # a declared one is called as it is
+    return None if is_declared(component) else part(component)  # a declared one is called as it is
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Sequence
 from types import FunctionType
 from typing import Any
 
 from fineflow.adapters.lookahead.scan import scan
+
+LEFT_TO_STOCK: weakref.WeakSet[FunctionType] = weakref.WeakSet()
+"""Declared functions whose results cannot be given to stock (``arguments.LOST``), so that it makes all calls itself."""
 
 _OF_A_RUN = frozenset(
     {
@@ -28,6 +33,11 @@ def needs_its_run(functions: Sequence[Any]) -> str:
     """
     parts = (part for func in functions for part in scan(func, of_a_run, frozenset(), streams=True).components.values())
     return next((str(part.__name__) for part in parts), "")
+
+
+def only_stocks(value: Any) -> bool:
+    """Returns True for what belongs to a run, and for objects that belong to the thread that made them."""
+    return of_a_run(value) or isinstance(value, threading.local) or type(value).__module__ == "sqlite3"
 
 
 def of_a_run(value: Any) -> bool:

@@ -27,10 +27,14 @@ _Vector = tuple[RuntimeSubmission[Any], int]
 
 
 class VectorsAhead:
-    """Vectors of one run of a function, and of the functions around it (``outer``). Thread-safe."""
+    """Vectors of one run of a function, and of the functions around it. Thread-safe.
+
+    run, around: identify the run, and the one around it (None for none).
+    """
 
     def __init__(self, context: Context) -> None:
-        self._context, self.outer = context, here.get()
+        self._context, self._outer = context, here.get()
+        self.run, self.around = object(), None if self._outer is None else self._outer.run
         context.run(here.set, self)
         self._lock = threading.Lock()
         self._made: dict[tuple[int, str], _Vector] = {}
@@ -90,7 +94,7 @@ class VectorsAhead:
 
     def _vector(self, embeddings: Any, text: str) -> _Vector | None:
         found = self._made.get((id(embeddings), text))
-        return self.outer._vector(embeddings, text) if found is None and self.outer is not None else found
+        return self._outer._vector(embeddings, text) if found is None and self._outer is not None else found
 
 
 def _distinct(vectors: Any) -> list[Any]:

@@ -134,7 +134,7 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
     def work() -> Any:
         walk.tries.risks += 1  # it may fail, and is no guard
         if not promise.writes and isinstance(own, FunctionType):
-            back, before, changed = walk.tries.back_here(), walk.host.met, dict(walk.host.changed)
+            back, before, changes = walk.tries.back_here(), walk.host.met, walk.changes_so_far()
             try:
                 return walk.awaited(walk.enter(known_function(own), given, named), optional=True)
             except Stale:
@@ -142,10 +142,11 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
             except Stop:
                 walk.spend()
                 back()
-                walk.host.changed = changed  # what it names is all that it touches
+                changes()  # what it names is all that it touches
             if own is not met and walk.host.met == before:
                 sure = not (walk.unsure or walk.written.intersection(map(resource_name, promise.reads)))
-                return walk.host.function(own, promise.reads, given, named, sure=sure)
+                of = func.__self__ if isinstance(func, MethodType) else None
+                return walk.host.function(own, promise, given, named, of=of, sure=sure)
         for resource in promise.writes:
             walk.changes(resource)
             walk.written.add(resource_name(resource))

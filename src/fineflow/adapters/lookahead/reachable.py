@@ -11,7 +11,7 @@ from typing import Any
 from fineflow.adapters.lookahead.values import PATHS, Coroutine, Lazy
 
 _MOST = 20_000  # objects that are looked at
-_SKIPPED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, logging.Logger, Lazy, Coroutine)
+SKIPPED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, logging.Logger, Lazy, Coroutine)
 _HOLDING = (list, tuple, dict, set, frozenset, CellType)
 _SCALARS = frozenset({str, bytes, int, float, bool, complex, type(None)}) | PATHS
 
@@ -33,7 +33,7 @@ def reachable(obj: Any, classes: list[type] | None = None) -> dict[int, Any] | N
     todo = [obj]
     while todo:
         each = todo.pop()
-        if type(each) in _SCALARS or id(each) in seen or issubclass(type(each), _SKIPPED):
+        if type(each) in _SCALARS or id(each) in seen or issubclass(type(each), SKIPPED):
             continue
         seen[id(each)] = each
         if len(seen) > _MOST:

@@ -153,12 +153,6 @@ class _Scan:
                     self._refer(name, _attribute(part, name), depth, repeated)
 
 
-def globals_of(func: FunctionType) -> list[Any]:
-    """Returns the variables of the module that a function refers to."""
-    names = {name for code in codes(func.__code__) for name in code.co_names}
-    return [func.__globals__[name] for name in names if name in func.__globals__]
-
-
 def _loaded(ins: Instruction, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
     """Returns the variable that an instruction loads; None for other instructions, and where it is not known."""
     name = str(ins.value)

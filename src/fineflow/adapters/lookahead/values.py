@@ -7,6 +7,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, Protocol
 
+from fineflow.declare import Declaration
+
 
 class _Marker:
     __slots__ = ("_name",)
@@ -160,11 +162,19 @@ class Host(Protocol):
         """
 
     def function(
-        self, func: FunctionType, reads: Sequence[Any], args: Sequence[Any], named: Mapping[str, Any], *, sure: bool
+        self,
+        func: FunctionType,
+        promise: Declaration,
+        args: Sequence[Any],
+        named: Mapping[str, Any],
+        *,
+        of: Any,
+        sure: bool,
     ) -> Any:
         """Returns the result of a declared function that only reads, if it is known; else something unknown.
 
-        Awaited, for a coroutine function. Raises Stop if a call of it has failed.
+        Awaited, for a coroutine function. of: the object whose method it is, the first of ``args``; None for others.
+        Raises Stop if a call of it has failed.
         """
 
     def inner(

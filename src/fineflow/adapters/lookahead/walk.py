@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -303,6 +303,15 @@ class Walk:
         if type(obj) is not str:
             self.host.changes(obj)
             self._tainted[id(obj)] = obj
+
+    def changes_so_far(self) -> Callable[[], None]:
+        """Returns a function after which nothing else has been changed: what comes is believed to change nothing."""
+        outside, assigned, changed = self._outside, dict(self._assigned), dict(self.host.changed)
+
+        def back() -> None:
+            self._outside, self._assigned, self.host.changed = outside, assigned, changed
+
+        return back
 
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""

@@ -244,10 +244,16 @@ class StockFailed(Exception):
     """Placeholder in the graph for a failure that stock has already seen."""
 
 
+def stop_in(error: BaseException | None) -> BaseException | None:
+    """Returns the StopIteration or StopAsyncIteration of a sync component that ``error`` wraps; None for others."""
+    wraps = isinstance(error, RuntimeError) and str(error) in (_STOPPED, _ASYNC_STOPPED)
+    return error.__cause__ if error is not None and wraps else None
+
+
 def raise_stop(error: BaseException | None) -> None:
     """Raises the StopIteration or StopAsyncIteration of a sync component that ``error`` wraps, if it wraps one."""
-    if isinstance(error, RuntimeError) and str(error) in (_STOPPED, _ASYNC_STOPPED) and error.__cause__:
-        raise error.__cause__
+    if (stop := stop_in(error)) is not None:
+        raise stop
 
 
 @dataclass(frozen=True, slots=True)

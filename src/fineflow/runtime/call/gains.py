@@ -27,21 +27,22 @@ def saved_in(savings: Sequence[Saving]) -> float:
 
     A run inside of another one saves besides.
     """
-    runs = {id(each.run) for each in savings}
+    runs = {id(each.run) for each in savings if each.run is not None}
     inside: defaultdict[int, list[Saving]] = defaultdict(list)
     for each in savings:
         inside[id(each.around) if id(each.around) in runs and each.around is not each.run else 0].append(each)
 
-    def saved(run: int) -> float:
-        total = until = later = 0.0  # until: when those at the same time have ended; later: in stock
-        for each in sorted(inside.pop(run, ()), key=lambda each: each.began):
-            if each.began >= until:
-                total, later = total + max(later - until, 0.0), 0.0
-            own = each.seconds + (saved(id(each.run)) if each.run is not None else 0.0)
-            until, later = max(until, each.ended), max(later, each.ended + own)
-        return total + max(later - until, 0.0)
+    return _saved_in(0, inside)
 
-    return saved(0)
+
+def _saved_in(run: int, inside: dict[int, list[Saving]]) -> float:
+    total = until = later = 0.0  # until: when those at the same time have ended; later: in stock
+    for each in sorted(inside.pop(run, ()), key=lambda each: each.began):
+        if each.began >= until:
+            total, later = total + max(later - until, 0.0), 0.0
+        own = each.seconds + (_saved_in(id(each.run), inside) if each.run is not None else 0.0)
+        until, later = max(until, each.ended), max(later, each.ended + own)
+    return total + max(later - until, 0.0)
 
 
 @dataclass(eq=False, slots=True)

@@ -131,7 +131,9 @@ class Foreseen:
 
     # What walks ask: see ``lookahead.Host``.
 
-    def function(self, func: Any, reads: Any, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
+    def function(
+        self, func: Any, promise: Any, args: Sequence[Any], named: Mapping[str, Any], *, of: Any, sure: bool
+    ) -> Any:
         return HELD
 
     def knows(self, obj: Any) -> bool:
