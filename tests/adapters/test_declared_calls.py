@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import operator
 import shutil
+import sqlite3
 import sys
+import threading
 import time
 from collections.abc import Callable
 from enum import StrEnum
+from functools import partial
 from types import ModuleType
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 from unittest import mock
 
 import pytest
@@ -280,6 +283,144 @@ def test_calls_in_other_nodes(name: str) -> None:
     assert seconds == before
 
 
+DATABASES: dict[str, Any] = {}
+CONFIG: dict[str, Any] = {}
+TOKEN = "old"
+
+
+def token() -> Any:
+    return CONFIG.get("token", TOKEN)
+
+
+class Service:
+    config: ClassVar[dict[str, Any]] = {}
+
+    @fineflow.effects(reads="the web")
+    def get(self, path: str) -> Any:
+        time.sleep(1.0)
+        return path, self.config.get("token")
+
+
+@fineflow.effects(reads="the web")
+def with_token(path: str) -> Any:
+    time.sleep(1.0)
+    return path, token()
+
+
+def sets_what_a_helper_reads(state: Any) -> Any:
+    CONFIG["token"] = fetch(state["q"])
+    return {"a": with_token("a"), "b": with_token("b")}
+
+
+def rebinds_what_a_helper_reads(state: Any) -> Any:
+    global TOKEN
+    TOKEN = fetch(state["q"])
+    return {"a": with_token("a"), "b": with_token("b")}
+
+
+def sets_what_a_closure_holds(state: Any) -> Any:
+    inner = partial(fetch_with, {})
+    inner.args[0]["token"] = fetch(state["q"])
+    return {"a": inner("a"), "b": inner("b")}
+
+
+def sets_an_attribute_of_the_class(state: Any) -> Any:
+    service = SERVICE
+    first = service.get("z")
+    service.config["token"] = fetch(state["q"])
+    return {"a": first, "b": service.get("a"), "c": service.get("b")}
+
+
+@fineflow.effects(reads="the web")
+def fetch_with(settings: dict[str, Any], path: str) -> Any:
+    time.sleep(1.0)
+    return path, settings.get("token")
+
+
+SERVICE = Service()
+
+
+@pytest.mark.parametrize(
+    "func",
+    [
+        sets_what_a_helper_reads,
+        rebinds_what_a_helper_reads,
+        sets_what_a_closure_holds,
+        sets_an_attribute_of_the_class,
+    ],
+)
+def test_what_the_function_has_changed_before_is_read(func: Callable[..., Any]) -> None:
+    def fresh(app: Any) -> Any:
+        global TOKEN
+        TOKEN = "old"
+        CONFIG.clear()
+        Service.config.clear()
+        return run(app, awaits=False)
+
+    value, _, calls = fresh(graph(func))
+    mine = fineflow.optimize(graph(func), strict=True)
+    assert [fresh(mine)[::2] for _ in range(2)] == [(value, calls)] * 2
+
+
+@fineflow.effects(reads="the web")
+def sums(*paths: str) -> str:
+    return "".join(fetch(path) for path in paths)
+
+
+def test_functions_in_functions_are_called_as_often_as_in_stock() -> None:
+    def node(state: Any) -> Any:
+        return {"a": sums("1", "2"), "b": sums("3", "4")}
+
+    value, seconds, calls = run(graph(node), awaits=False)
+    mine = fineflow.optimize(graph(node), strict=True)
+    assert [run(mine, awaits=False) for _ in range(2)] == [(value, 1.0, calls)] * 2
+    assert seconds == 4.0
+
+
+def test_what_belongs_to_a_thread_or_to_stock_stays() -> None:
+    """A connection of sqlite3, a thread's locals, and models that a method or an argument brings along."""
+    local = threading.local()
+    model = FakeChat(default="yes", prefill=1.0)
+
+    @fineflow.effects(reads="the database")
+    def row(number: int) -> Any:
+        time.sleep(1.0)
+        return DATABASES["one"].execute("select ?", (number,)).fetchone()
+
+    @fineflow.effects(reads="the thread")
+    def name() -> Any:
+        time.sleep(1.0)
+        return local.name
+
+    class Asks:
+        def __init__(self) -> None:
+            self.model = model
+
+        @fineflow.effects(reads="the web")
+        def ask(self, text: str) -> str:
+            time.sleep(1.0)
+            return str(self.model.invoke(text).content)
+
+    @fineflow.effects(reads="the web")
+    def asks(what: Any, text: str) -> str:
+        time.sleep(1.0)
+        return str(what.invoke(text).content)
+
+    asking = Asks()
+
+    def node(state: Any) -> Any:
+        DATABASES["one"] = sqlite3.connect(":memory:")
+        local.name = "me"
+        return {
+            "a": [row(1), row(2), name(), name()],
+            "b": [asking.ask("1"), asking.ask("2")],
+            "c": [asks(model, "3"), asks(model, "4")],
+        }
+
+    value, seconds, _ = run(graph(node), awaits=False)
+    assert run(fineflow.optimize(graph(node), strict=True), awaits=False)[:2] == (value, seconds)
+
+
 @fineflow.effects(reads="the index")
 def ranked(items: Any, *, best: int = 9) -> Any:
     time.sleep(1.0)
@@ -378,8 +519,8 @@ def test_stop_iteration_is_what_stock_catches() -> None:
         page = fetch("1")
         try:
             return {"a": first(()), "b": page}
-        except StopIteration:
-            return {"a": "none", "b": page}
+        except StopIteration as error:
+            return {"a": repr((error, error.__context__)), "b": page}
 
     value, seconds, _ = run(graph(node), awaits=False)
     assert run(fineflow.optimize(graph(node), strict=True), awaits=False)[:2] == (value, seconds / 2)
