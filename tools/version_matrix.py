@@ -122,7 +122,10 @@ class Row:
 
 # How uv chooses the versions of a set. What only tests need is as pinned: lower bounds of it are nobody's concern.
 SETS: dict[str, tuple[str, ...]] = {"lowest": ("--resolution", "lowest-direct"), "pinned": (), "newest": ()}
-_OF_TESTS = re.compile(r"(torch|pytest.*|hypothesis|syrupy|blockbuster|freezegun|ruff|mypy|numpy|psycopg.*)==")
+_OF_TESTS = re.compile(
+    r"(torch|pytest.*|hypothesis|syrupy|blockbuster|freezegun|ruff|mypy|numpy|psycopg.*"
+    r"|langgraph-checkpoint-.*)=="
+)
 _FRAMEWORKS = r"(langchain|langgraph|llama-index|openai|wrapt|pydantic)\b"
 _NAMED = ("langchain-core", "langgraph", "llama-index-core")  # in the label of a set
 
