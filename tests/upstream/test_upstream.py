@@ -134,7 +134,7 @@ def _same_outcomes(suite: Suite, arguments: tuple[str, ...], known: Set[str] = f
     total = sum(routed.calls.values())
     print(f"{suite.name}: {_counts(before)} without fineflow; {_counts(routed.outcomes)} when routed")
     print(f"routed {total} calls of {len(routed.types)} types: {routed.calls}")
-    least = 1.0 if suite is RUNNABLES or baselines.recorded(suite.package) is not None else _OTHERS
+    least = 1.0 if suite is RUNNABLES or baselines.recorded(suite.name) is not None else _OTHERS
     assert total >= least * suite.routed, "the plugin routed hardly anything"
     # Without routing nearly all pass here; what does not is held against neither side.
     found = list(before.values())
