@@ -80,8 +80,10 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     It is believed wherever it is called: as a step of a chain, as a tool, in a node, in a function that another one
     calls. A function that only reads comes back in a wrapper, by which calls in nodes and functions find what has begun
     before; elsewhere the wrapper calls it. A function of a library, ``fineflow.effects(reads="the web")(httpx.get)``,
-    is replaced in its module or class as well. In another thread it may not need a lock that the caller holds. One that
-    calls components, or looks at the run that it belongs to (``interrupt``, ``get_config``), is called in its place.
+    is replaced in its module or class as well, but not where others have imported it by name. In another thread it may
+    not need a lock that the caller holds, or a connection that belongs to its thread. One that calls components, or
+    looks at the run that it belongs to (``interrupt``, ``get_config``), is called in its place, and so are calls after
+    a change of something that the calling function did not make.
 
     A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
     given, and TypeError for positional arguments, as in ``@effects`` without parentheses.
