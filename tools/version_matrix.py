@@ -77,6 +77,11 @@ _INDEXES = tuple(
         *("methods", "workflows", "agents", "ingestion", "index_inner_calls", "structured_answers"),
     )
 )
+_GAINS = (
+    *("test_apps", "test_explained_truth", "test_examples", "benchmarks/test_benchmarks", "benchmarks/test_harness"),
+    *("watching/test_handler", "watching/test_span_handler", "adapters/langgraph/test_graph_gains"),
+    *("adapters/langchain/test_effects_gain", "adapters/llamaindex/test_written_index_apps"),
+)
 _SMALL = (
     *(*_TOOLS, f"{ROOT}[langchain,langgraph,llama-index,openai,chroma]", "langchain>=1.2,<2", "langchain-tests"),
     *("blockbuster", "freezegun", "grandalf", "lark", "pytest-mock", "pytest-socket", "syrupy", "numpy"),
@@ -94,6 +99,7 @@ SUITES = {
     "LangChain": Suite(_CHAINS, (*_TOOLS, *_LANGCHAIN)),
     "LlamaIndex": Suite(_INDEXES, (*_TOOLS, *_LANGCHAIN, "llama-index-core")),
     "LangGraph": Suite(("tests/adapters/langgraph",), (*_TOOLS, *_LANGCHAIN, "langgraph")),
+    "gains": Suite(tuple(f"tests/{name}.py" for name in _GAINS), ()),
     "upstream": Suite(("tests/upstream",), (), arguments=("-o", "faulthandler_timeout=0"), limit=5400.0),
     "analysis": Suite(("tests/adapters/test_*.py", "tests/adapters/third", "tests/ir"), (*_TOOLS, *_LANGCHAIN)),
     "servers": Suite(
@@ -138,6 +144,7 @@ ROWS = [
         for which in SETS
         for suite in ("analysis", "LangChain", "LangGraph", "LlamaIndex", "servers", "upstream")
     ),
+    *(Row(which, "gains") for which in ("lowest", "newest")),
     *(Row("newest", suite) for suite in ("equality", "providers", "runnables")),
     *(
         Row("pinned", suite, python)
