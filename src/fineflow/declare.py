@@ -117,8 +117,7 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
 active: ContextVar[Any] = ContextVar("fineflow_inner_calls", default=None)
 """The user function that stock is running here (``InnerCalls``), if calls in it may have begun already; else None."""
 
-NAMES = ("call", "acall")
-"""Under which ``active`` gets calls of functions, and of coroutine functions."""
+_NAMES = ("call", "acall")  # of a call of a function, and of a coroutine function, as of a method
 
 _WRAPS = "__fineflow_declared__"  # attribute of a wrapper: itself, and the function
 
@@ -133,7 +132,8 @@ def undeclared(func: Any) -> Any:
 
 
 def name_of_call(func: Callable[..., Any]) -> str:
-    return NAMES[inspect.iscoroutinefunction(func)]
+    """Returns the name of calls of a function, which has an "a" before it for a coroutine function."""
+    return _NAMES[inspect.iscoroutinefunction(func)]
 
 
 def _is_generator(func: Any) -> bool:
@@ -150,13 +150,13 @@ def _wrapped(func: FunctionType) -> Any:
     @functools.wraps(func)
     def called(*args: Any, **named: Any) -> Any:
         calls = _active()
-        call = None if calls is None else calls.take(func, func, NAMES[0], args, named)
+        call = None if calls is None else calls.take(func, func, _NAMES[0], args, named)
         return func(*args, **named) if call is None else calls.stock(func, call, args, named)
 
     @functools.wraps(func)
     async def acalled(*args: Any, **named: Any) -> Any:
         calls = _active()
-        call = None if calls is None else calls.take(func, func, NAMES[1], args, named)
+        call = None if calls is None else calls.take(func, func, _NAMES[1], args, named)
         return await (func(*args, **named) if call is None else calls.astock(func, call, args, named))
 
     wrapper = acalled if inspect.iscoroutinefunction(func) else called

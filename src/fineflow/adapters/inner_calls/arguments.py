@@ -12,7 +12,7 @@ from fineflow.adapters.analysis.values import immutable
 from fineflow.adapters.lookahead.reachable import SKIPPED, attributes_of, held_by, holds
 
 LOST: Any = object()
-"""What ``stocks_own`` returns where a part of the walk's arguments cannot be replaced."""
+"""Returned by ``stocks_own`` if a part of the walk's arguments cannot be replaced."""
 
 _MOST = 2000  # parts of an argument
 _DEEP = 200  # values inside values
@@ -115,7 +115,8 @@ def _replaced(value: Any, table: Mapping[int, Any], seen: set[int], deep: int) -
             return value
         return tuple(parts) if type(value) is tuple else type(value)._make(parts) if hasattr(value, "_make") else value
     for name in _slots(type(value)):
-        if hasattr(value, name) and (new := _replaced(getattr(value, name), table, seen, deep + 1)) is not None:
+        part = getattr(value, name, None)
+        if (new := _replaced(part, table, seen, deep + 1)) is not part:
             object.__setattr__(value, name, new)
     places: Any = value if isinstance(value, dict) else attributes_of(value)
     for place, part in list(enumerate(value) if type(value) is list else places.items()):

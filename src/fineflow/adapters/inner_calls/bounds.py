@@ -1,4 +1,4 @@
-"""How many component calls of one run of a user function run ahead at a time."""
+"""Limits on the number of component calls of one run of a user function that run ahead at a time."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
 from functools import partial
-from types import FunctionType
 from typing import Any, Protocol
 
 from fineflow.adapters.core.claiming import under_way
@@ -15,7 +14,8 @@ from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.session import Session
-from fineflow.declare import NAMES, name_of_call
+from fineflow.adapters.inner_calls.arguments import is_declared
+from fineflow.declare import name_of_call
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.claims import stop_in
 from fineflow.runtime.call.values import Failed
@@ -109,8 +109,7 @@ class MethodAhead:
         self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
     ) -> None:
         self._call = partial(method, *args, **named)
-        declared = type(method) is FunctionType
-        self._awaits = name_of_call(method) == NAMES[1] if declared else method.__name__.startswith("a")
+        self._awaits = (name_of_call(method) if is_declared(method) else method.__name__).startswith("a")
         self._limit = limit
         self._of = getattr(method, "__self__", None)
         self._held = HeldBack(self._of)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any, ClassVar
 
 from fineflow.adapters.core.durations import quick
@@ -15,13 +15,12 @@ from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
 from fineflow.adapters.inner_calls.made_components import MadeComponents
-from fineflow.adapters.inner_calls.own_runs import LEFT_TO_STOCK, only_stocks
+from fineflow.adapters.inner_calls.own_runs import Places
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
-from fineflow.adapters.lookahead.reachable import held_by, holds, reachable
-from fineflow.adapters.lookahead.scan import scan
+from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.surroundings import Injected
 from fineflow.adapters.lookahead.values import FOUND, HELD, Awaited, Coroutine, Lazy
 from fineflow.declare import Declaration, name_of_call
@@ -82,7 +81,7 @@ class CallFinder:
         self._made: list[Any] = []  # components that the walks made, as the function does
         self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
         self.changed: dict[int, Any] = {}  # what the function has changed so far, by id
-        self._declared: dict[tuple[int, int], tuple[Any, bool]] = {}  # functions, and if calls of them may begin early
+        self._places = Places(components)
 
     def follow(self) -> None:
         """Has the first walk begin when the function runs already: it trusts nothing if it meets a change."""
@@ -327,9 +326,10 @@ class CallFinder:
         """See ``lookahead.Host``."""
         name, walk = name_of_call(func), self._walk
         given = [*args, *named.values()]
-        if self._may_begin(func, of, given):
+        fixed = any(map(walk.is_fixed, given))  # a stand-in for the config
+        if self.pays(func, name) and not fixed and not self._places.stays(func, of, given):
             # What it reads besides its arguments is what it was before the function began, or nobody knows.
-            same = not walk.changes_others and all(comparable(each) or lasting(each) for each in given)
+            same = not walk.changes_others and all(comparable(each) or self._is_stocks(each) for each in given)
             value = self._met(func, name, walk.own(tuple(given)), args, named, sure and same)
         else:
             value = self._missing(func, name, args, named)
@@ -343,28 +343,9 @@ class CallFinder:
             return FunctionArguments(args, named)
         return self._arguments(self._components.key(obj, name, args, named))
 
-    def _may_begin(self, func: FunctionType, of: Any, given: Sequence[Any]) -> bool:
-        """Returns True if a call of a declared function may start early, and takes long enough for that.
-
-        Not if it refers to, or gets, a component or something else that only stock can place: runs and events of these,
-        what belongs to its run, or to one thread. of: the object whose method it is; None for a function.
-        """
-        if not self.pays(func, name_of_call(func)) or func in LEFT_TO_STOCK or any(map(self._walk.is_fixed, given)):
-            return False
-        key = id(func), id(of)
-        if key not in self._declared:
-            bound = func if of is None else MethodType(func, of)
-            self._declared[key] = (func, of), not scan(bound, self._belongs_to_stock, frozenset()).components
-        return self._declared[key][1] and not any(self._gets_components(each) for each in given if each is not of)
-
-    def _gets_components(self, value: Any) -> bool:
-        if comparable(value):
-            return False
-        parts = reachable(value)
-        return parts is None or any(map(self._belongs_to_stock, parts.values()))
-
-    def _belongs_to_stock(self, value: Any) -> bool:
-        return only_stocks(value) or self.knows(value) or self._components.fresh(value)
+    def _is_stocks(self, value: Any) -> bool:
+        """Returns True for an object that the walk has not made, so that stock passes the same one."""
+        return lasting(value) or (type(value) in (list, dict) and not self._walk.owns(value))
 
     def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
         """See ``lookahead.Host``."""

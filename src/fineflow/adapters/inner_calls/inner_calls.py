@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
-from types import FunctionType
 from typing import Any, ClassVar
 
 from fineflow.adapters.core.claiming import Claiming
@@ -316,7 +315,7 @@ class InnerCalls:
                 return None
 
     def _runs(self, method: Any) -> bool:
-        if type(method) is FunctionType:
+        if is_declared(method):
             return undeclared(getattr(self._func, "__func__", self._func)) is method
         func, of = getattr(self._func, "__func__", None), getattr(method, "__func__", None)
         return (

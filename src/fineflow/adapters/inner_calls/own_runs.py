@@ -1,13 +1,16 @@
-"""What belongs to one run of the user's code, so that only stock can give it: who refers to it stays where it is."""
+"""Functions that only stock can call, in their place: they need their run, their thread, or runs of components."""
 
 from __future__ import annotations
 
 import threading
 import weakref
 from collections.abc import Sequence
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
+from fineflow.adapters.inner_calls.arguments import comparable
+from fineflow.adapters.inner_calls.components import Components
+from fineflow.adapters.lookahead.reachable import reachable
 from fineflow.adapters.lookahead.scan import scan
 
 LEFT_TO_STOCK: weakref.WeakSet[FunctionType] = weakref.WeakSet()
@@ -35,9 +38,37 @@ def needs_its_run(functions: Sequence[Any]) -> str:
     return next((str(part.__name__) for part in parts), "")
 
 
-def only_stocks(value: Any) -> bool:
-    """Returns True for what belongs to a run, and for objects that belong to the thread that made them."""
-    return of_a_run(value) or isinstance(value, threading.local) or type(value).__module__ == "sqlite3"
+class Places:
+    """Tells which calls of declared functions only stock can make."""
+
+    def __init__(self, components: Components) -> None:
+        self._components = components
+        self._known: dict[
+            tuple[int, int], tuple[Any, bool]
+        ] = {}  # by the ids of a function or argument, and its object
+
+    def stays(self, func: FunctionType, of: Any, given: Sequence[Any]) -> bool:
+        """Returns True for a call that refers to, or gets, what only stock can place. of: of a method, its object."""
+        if func in LEFT_TO_STOCK:
+            return True
+        if (id(func), id(of)) not in self._known:
+            bound = func if of is None else MethodType(func, of)
+            found = bool(scan(bound, self._of_stock, frozenset()).components)
+            self._known[id(func), id(of)] = (func, of), found
+        return self._known[id(func), id(of)][1] or any(self._holds(each) for each in given if each is not of)
+
+    def _holds(self, value: Any) -> bool:
+        """Returns True if an argument holds such an object, or is too large to tell."""
+        if comparable(value):
+            return False
+        if (id(value), 0) not in self._known:
+            parts = reachable(value)
+            self._known[id(value), 0] = value, parts is None or any(map(self._of_stock, parts.values()))
+        return self._known[id(value), 0][1]
+
+    def _of_stock(self, value: Any) -> bool:
+        bound = isinstance(value, threading.local) or type(value).__module__ == "sqlite3"
+        return bound or of_a_run(value) or self._components.knows(value) or self._components.fresh(value)
 
 
 def of_a_run(value: Any) -> bool:

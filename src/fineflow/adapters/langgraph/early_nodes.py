@@ -29,7 +29,7 @@ _DECIDE = frozenset({"Command", "Send", "interrupt"})
 
 
 class Ahead(NamedTuple):
-    """What a run of a graph looks ahead of. nodes: facts by name. free: names of those that do not need one before."""
+    """Nodes that a run of a graph looks ahead of. nodes: facts by name. free: names of those that need none before."""
 
     nodes: Mapping[str, NodeFacts]
     free: frozenset[str]

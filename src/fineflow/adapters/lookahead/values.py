@@ -136,7 +136,7 @@ class Cell:
 
 
 class Host(Protocol):
-    """What a walk asks its framework about components.
+    """Answers questions of a walk about the components of its framework.
 
     met: number of component calls that walks have met. changed: what ``changes`` has noted in this walk, by id.
     """

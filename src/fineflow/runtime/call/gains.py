@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """What the component calls in one run of a user function saved. Times are those of ``events.now``.
+    """Seconds that the component calls in one run of a user function saved. Times are those of ``events.now``.
 
     run: identifies it. around: the run in which it began; None for none.
     """
