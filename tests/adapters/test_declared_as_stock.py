@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
+from itertools import starmap
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -163,6 +164,77 @@ def test_what_belongs_to_a_thread_or_to_stock_stays() -> None:
 
     value, seconds, _ = run(graph(node), awaits=False)
     assert run(fineflow.optimize(graph(node), strict=True), awaits=False)[:2] == (value, seconds)
+
+
+def takes_the_first(state: Any) -> Any:
+    return {"a": next(map(fetch, PATHS)), "b": next(filter(fetch, PATHS), "")}
+
+
+def asks_until_one_holds(state: Any) -> Any:
+    return {"a": any(map(fetch, PATHS)), "b": all(starmap(fetch, [["x"], ["y"]]))}
+
+
+def breaks(state: Any) -> Any:
+    for page in map(fetch, PATHS):
+        if page:
+            break
+    return {"a": page}
+
+
+def never_asks(state: Any) -> Any:
+    pages, page = map(fetch, PATHS), partial(fetch, "5")
+    return {"a": [fetch("1"), fetch("2")], "b": str(type(pages)), "c": callable(page)}
+
+
+def asks_what_it_has_made(state: Any) -> Any:
+    first: Any = lambda: fetch("1")  # noqa: E731
+    if not isinstance(first, Callable) or isinstance(first, tuple):
+        return {"a": [fetch("8"), fetch("9")]}
+    other, pages = partial(fetch, "2"), map(fetch, PATHS)
+    if not isinstance(other, partial) or type(pages) is not map:
+        return {"a": [fetch("8"), fetch("9")]}
+    return {"a": [first(), other(), next(pages)]}
+
+
+def changes_what_a_partial_has(state: Any) -> Any:
+    words: list[str] = []
+    ask = partial(of_any, words, k=words)
+    first = ask(1)
+    words.append(fetch("1"))
+    return {"a": first, "b": ask(2), "c": ask(3, k=0)}
+
+
+def gets_results_of_its_own(state: Any) -> Any:
+    first, other = map(look_up, ("1", "1"))
+    first.append("mine")
+    return {"a": first, "b": other}
+
+
+@fineflow.effects(reads="the web")
+def look_up(path: str) -> list[str]:
+    time.sleep(1.0)
+    return [loaded(path)]
+
+
+PATHS = ("1", "2", "3")
+
+
+@pytest.mark.parametrize(
+    ("func", "after"),
+    [
+        (takes_the_first, 2),
+        (asks_until_one_holds, 2),
+        (breaks, 1),
+        (never_asks, 1),
+        (asks_what_it_has_made, 3),  # only perhaps, as far as walks know
+        (changes_what_a_partial_has, 2),
+        (gets_results_of_its_own, 2),
+    ],
+)
+def test_what_calls_functions_later_calls_them_as_stock(func: Callable[..., Any], after: float) -> None:
+    value, _, calls = run(graph(func), awaits=False)
+    mine = fineflow.optimize(graph(func), strict=True)
+    assert [run(mine, awaits=False) for _ in range(2)] == [(value, after, calls)] * 2
 
 
 @fineflow.effects(reads="the index")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -74,6 +76,48 @@ async def gathered(state: Any) -> Any:
     return {"a": one, "b": other, "c": await afetch("3")}
 
 
+def mapped(state: Any) -> Any:
+    return {"a": list(map(fetch, (state["q"], "2", "3")))}
+
+
+def mapped_by_helpers(state: Any) -> Any:
+    return {"a": dict(zip("xy", map(page_of, ("1", "2")), strict=True)), "b": " ".join(filter(fetch, ("3", "4")))}
+
+
+def page_of(path: str) -> str:
+    return fetch(path)
+
+
+def mapped_up_to_a_number(state: Any) -> Any:
+    pages = []
+    for number, page in enumerate(map(fetch, ("1", "2", "3"))):
+        pages.append(page)
+        if number == 1:
+            break
+    return {"a": pages}
+
+
+def mapped_rows(state: Any) -> Any:
+    return {"a": [*itertools.starmap(api.get, [("1",), (state["q"],)])]}
+
+
+def partials(state: Any) -> Any:
+    first, other = partial(fetch, "1"), partial(api.get, times=2)
+    return {"a": first(), "b": other("2"), "c": other("3", times=1)}
+
+
+def mapped_partial(state: Any) -> Any:
+    return {"a": [*map(TWICE, ("1", "2")), *map(partial(TWICE, times=3), ("3", "4"))]}
+
+
+TWICE = partial(api.get, times=2)
+
+
+async def awaited_partial(state: Any) -> Any:
+    ask = partial(afetch, path="1")
+    return {"a": [await ask() for _ in "ab"], "b": await ask(path=state["q"])}
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
     "side by side": (side_by_side, 3, 1),
     "one needs another": (one_needs_another, 3, 2),
@@ -85,6 +129,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
     "by a changed object": (by_a_changed_object, 3, 1),  # stock makes the first
     "awaited": (awaited, 3, 1),
     "gathered": (gathered, 2, 1),
+    "mapped": (mapped, 3, 1),
+    "mapped by helpers": (mapped_by_helpers, 4, 1),
+    "mapped up to a number": (mapped_up_to_a_number, 2, 1),
+    "mapped rows": (mapped_rows, 2, 1),
+    "partials": (partials, 3, 1),
+    "mapped partial": (mapped_partial, 4, 1),
+    "awaited partial": (awaited_partial, 3, 2),  # two of them are equal
 }
 
 

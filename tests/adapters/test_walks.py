@@ -577,4 +577,6 @@ def test_scan_finds_components_in_partials_defaults_and_attributes() -> None:
     assert found(lambda item: [service.one(item), service.one(2)]) == (["llm"], True)
     by_name = {"llm": llm}
     assert found(lambda items: [by_name[item].invoke(item) for item in items]) == (["Component"], True)
+    assert found(lambda items: list(map(llm.invoke, items))) == (["llm"], True)
+    assert found(lambda items: (list(map(str, items)), llm.invoke(items))) == (["llm"], False)
     assert found(len) == ([], False)

@@ -7,6 +7,7 @@ import builtins
 import copy
 import dataclasses
 import inspect
+import itertools
 import json
 import sys
 from abc import ABCMeta
@@ -22,7 +23,19 @@ from fineflow.adapters.lookahead.calls import SPECIAL, Named, builtin, call
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
 from fineflow.adapters.lookahead.surroundings import TextFile, made_path, of_file, opened
-from fineflow.adapters.lookahead.values import NULL, PATHS, UNKNOWN, Awaited, Coroutine, Lazy, Progress, Stop, unknown
+from fineflow.adapters.lookahead.values import (
+    NULL,
+    PATHS,
+    STAND_INS,
+    UNKNOWN,
+    Awaited,
+    Coroutine,
+    Lazy,
+    Partial,
+    Progress,
+    Stop,
+    unknown,
+)
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -75,6 +88,20 @@ def _mapped(walk: Walk, args: list[Any], named: Named) -> Any:
     return Mapped(walk, lambda *parts: call(walk, args[0], list(parts), {}), sources)
 
 
+def _mapped_rows(walk: Walk, args: list[Any], named: Named) -> Any:
+    def one(row: Any) -> Any:
+        found = elements(walk, row)
+        if found is None:
+            raise Stop("calls a function with arguments whose number is not known yet")
+        return call(walk, args[0], found, {})
+
+    return Mapped(walk, one, [iterator(walk, args[1])])
+
+
+def _partial(walk: Walk, args: list[Any], named: Named) -> Any:
+    return Partial(args[0], tuple(args[1:]), named)
+
+
 def _filtered(walk: Walk, args: list[Any], named: Named) -> Any:
     def test(value: Any) -> bool | None:
         return _truth(walk, value if args[0] is None else call(walk, args[0], [value], {}))
@@ -112,6 +139,8 @@ def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
     for each in kinds if type(kinds) is tuple else (kinds,):
         if type(each) not in (type, ABCMeta) and not of_package(type(each).__module__):
             raise Stop("tests a class with rules of its own")
+    if isinstance(value, STAND_INS):
+        return False if _SIZED.issuperset(kinds if type(kinds) is tuple else (kinds,)) else UNKNOWN
     if not walk.whole(value) and type(value) not in _SIZED:
         return UNKNOWN
     return isinstance(value, kinds)
@@ -157,7 +186,8 @@ def _has_attribute(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _type(walk: Walk, args: list[Any], named: Named) -> Any:
     (value,) = args
-    return type(value) if walk.whole(value) or type(value) in _SIZED else UNKNOWN
+    whole = walk.whole(value) and not isinstance(value, STAND_INS)
+    return type(value) if whole or type(value) in _SIZED else UNKNOWN
 
 
 def _extreme(largest: bool) -> Callable[[Walk, list[Any], Named], Any]:
@@ -288,6 +318,8 @@ SPECIAL.update(
         id(builtins.zip): _zipped,
         id(builtins.reversed): _reversed,
         id(builtins.map): _mapped,
+        id(itertools.starmap): _mapped_rows,
+        id(partial): _partial,
         id(builtins.filter): _filtered,
         id(builtins.sorted): _sorted,
         id(builtins.isinstance): _is_instance,

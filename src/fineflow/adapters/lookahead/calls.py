@@ -42,6 +42,7 @@ from fineflow.adapters.lookahead.values import (
     Lazy,
     Local,
     Method,
+    Partial,
     Stop,
     unknown,
 )
@@ -80,7 +81,7 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         if not walk.host.judges(func, "__call__"):
             raise Stop(f"calls a {type(func).__name__} as a function")
         return _method(walk, Method(func, "__call__"), args, named)
-    if isinstance(func, functools.partial):
+    if isinstance(func, functools.partial | Partial):
         return call(walk, func.func, [*func.args, *args], {**func.keywords, **named})
     if isinstance(func, GenericAlias):  # such as Counter[str]
         func = func.__origin__

@@ -22,6 +22,7 @@ from fineflow.adapters.lookahead.values import (
     Lazy,
     Local,
     Method,
+    Partial,
     Progress,
     Stop,
     unknown,
@@ -84,7 +85,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return walk.given(as_text(getattr(obj, name)))
     if name in OF_RESULTS and is_plain(obj):
         return Method(obj, name)
-    if isinstance(obj, Local | Method | Lazy | FunctionType | MethodType):
+    if isinstance(obj, Local | Method | Partial | Lazy | FunctionType | MethodType):
         if name == "__name__" and isinstance(obj, FunctionType | MethodType):
             return obj.__name__
         raise Stop(f"reads {name} of a function")

@@ -18,6 +18,7 @@ from fineflow.declare import undeclared
 _GENERATORS = 0x20 | 0x200  # flags of code objects
 _DEPTH = 6  # functions that call functions
 _MOST = 20  # elements of a container
+_REPEAT = frozenset({"map", "starmap", "filter", "partial"})  # what they get may be called several times
 
 
 @dataclass
@@ -99,10 +100,12 @@ class _Scan:
     def _read(
         self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
     ) -> None:
-        loops, value, module = _loops(code), None, None
+        loops, value, module, handed = _loops(code), None, None, False
         instructions = graph(code).instructions
         for number, ins in enumerate(instructions):
-            again, name = repeated or any(number in loop for loop in loops), str(ins.value)
+            name = str(ins.value)
+            handed = name in _REPEAT or (handed and not ins.name.startswith("CALL"))
+            again = repeated or handed or any(number in loop for loop in loops)
             if ins.name in ("LOAD_ATTR", "LOAD_METHOD"):
                 self.found.calls += (1 + (again or name in self._many)) * (name in self._methods)
                 value = None if value is None else _attribute(value, name)
@@ -134,6 +137,8 @@ class _Scan:
 
     def _declared(self, value: Any) -> FunctionType | None:
         """Returns the function in a wrapper of ``fineflow.effects``, whose calls may begin early; None for others."""
+        while isinstance(value, functools.partial):
+            value = value.func
         func = value.__func__ if type(value) is MethodType else value
         own = undeclared(func)
         return None if own is func or not self._methods else own

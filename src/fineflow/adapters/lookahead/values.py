@@ -79,6 +79,14 @@ class Local(NamedTuple):
     cells: tuple[Any, ...]
 
 
+class Partial(NamedTuple):
+    """What ``functools.partial`` makes of any function."""
+
+    func: Any
+    args: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+
+
 class Lazy:
     """An iterator whose elements are computed when they are asked for."""
 
@@ -133,6 +141,10 @@ class Cell:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+STAND_INS = (Local, Method, Partial, Lazy, Progress, Coroutine, Awaited, Cell)
+"""Classes of the walk's own values: where they are, stock has objects of other classes."""
 
 
 class Host(Protocol):

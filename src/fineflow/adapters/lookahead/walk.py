@@ -29,6 +29,7 @@ from fineflow.adapters.lookahead.values import (
     MET,
     NULL,
     PATHS,
+    STAND_INS,
     UNKNOWN,
     Awaited,
     Cell,
@@ -37,6 +38,7 @@ from fineflow.adapters.lookahead.values import (
     Lazy,
     Local,
     Method,
+    Partial,
     Progress,
     Stop,
     Unknown,
@@ -49,7 +51,7 @@ _CONTAINERS = frozenset({list, tuple, dict, set})
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of code objects
 _SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)}) | PATHS
 _NEVER_KNOWN = Lazy | Progress | Coroutine
-_FUNCTIONS = (Local, Method, Lazy, Coroutine, Awaited, FunctionType, MethodType, BuiltinFunctionType, partial)
+_FUNCTIONS = (Local, Method, Partial, Lazy, Coroutine, Awaited, FunctionType, MethodType, BuiltinFunctionType, partial)
 
 
 class Walk:
@@ -342,7 +344,7 @@ class Walk:
 
     def real(self, value: Any) -> bool:
         """Returns True if stock can meet an equal value: it contains no function that only this walk has defined."""
-        if issubclass(type(value), Local | Method | Awaited | Cell | _NEVER_KNOWN):
+        if issubclass(type(value), STAND_INS):
             return False
         if type(value) is dict:
             return all(map(self.real, value.values()))
