@@ -113,6 +113,13 @@ def mapped_partial(state: Any) -> Any:
 TWICE = partial(api.get, times=2)
 
 
+def by_a_runnable(state: Any) -> Any:
+    return {"a": CHAIN.batch(["1", "2", "3"]), "b": CHAIN.invoke("4")}
+
+
+CHAIN = RunnableLambda(lambda path: path + "x") | RunnableLambda(fetch)
+
+
 async def awaited_partial(state: Any) -> Any:
     ask = partial(afetch, path="1")
     return {"a": [await ask() for _ in "ab"], "b": await ask(path=state["q"])}
@@ -135,6 +142,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
     "mapped rows": (mapped_rows, 2, 1),
     "partials": (partials, 3, 1),
     "mapped partial": (mapped_partial, 4, 1),
+    "by a runnable": (by_a_runnable, 2, 1),
     "awaited partial": (awaited_partial, 3, 2),  # two of them are equal
 }
 

@@ -176,13 +176,16 @@ class CallFinder:
             return None
         made = FoundCall(component, name, key, args, named)
         made.taken, made.walked = True, False
-        made.whole = made.whole and self._single(component)
+        made.whole = made.whole and self._single(component, name)
         self.calls.append(made)
         return made
 
-    def _single(self, component: Any) -> bool:
-        """Returns True for a component that makes no calls of others."""
-        known = any(found.component is component and found.whole for found in self.calls)
+    def _single(self, component: Any, name: str) -> bool:
+        """Returns True for a component whose method makes no calls of others.
+
+        A batch of a function is one call for walks, which look through its ``invoke``.
+        """
+        known = any(found.component is component and found.name == name and found.whole for found in self.calls)
         alone = all(part is component for part in self._components.parts(component))
         return known or (alone and not self._components.composite(component))
 
