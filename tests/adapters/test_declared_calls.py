@@ -21,6 +21,7 @@ from langgraph.types import Send
 
 import fineflow
 from fineflow.testing import virtual_threads
+from fineflow.testing.langchain import FakeChat
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
 
@@ -88,6 +89,10 @@ def page_of(path: str) -> str:
     return fetch(path)
 
 
+def ordered(state: Any) -> Any:
+    return {"a": sorted(("2", "3", "1"), key=fetch)}
+
+
 def mapped_up_to_a_number(state: Any) -> Any:
     pages = []
     for number, page in enumerate(map(fetch, ("1", "2", "3"))):
@@ -120,6 +125,14 @@ def by_a_runnable(state: Any) -> Any:
 CHAIN = RunnableLambda(lambda path: path + "x") | RunnableLambda(fetch)
 
 
+def of_an_answer(state: Any) -> Any:
+    text = MODEL.invoke(state["q"]).text  # of a class of its own
+    return {"a": fetch(text), "b": fetch(text + "2")}
+
+
+MODEL = FakeChat(default="yes", prefill=1.0)
+
+
 async def awaited_partial(state: Any) -> Any:
     ask = partial(afetch, path="1")
     return {"a": [await ask() for _ in "ab"], "b": await ask(path=state["q"])}
@@ -139,10 +152,12 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
     "mapped": (mapped, 3, 1),
     "mapped by helpers": (mapped_by_helpers, 4, 1),
     "mapped up to a number": (mapped_up_to_a_number, 2, 1),
+    "ordered": (ordered, 3, 1),
     "mapped rows": (mapped_rows, 2, 1),
     "partials": (partials, 3, 1),
     "mapped partial": (mapped_partial, 4, 1),
     "by a runnable": (by_a_runnable, 2, 1),
+    "of an answer": (of_an_answer, 3, 2),
     "awaited partial": (awaited_partial, 3, 2),  # two of them are equal
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fineflow.adapters.analysis.tables import is_plain, parts_of
 from fineflow.adapters.analysis.values import immutable
+from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.reachable import SKIPPED, attributes_of, held_by, holds
 
 LOST: Any = object()
@@ -50,7 +51,11 @@ def lasting(value: Any) -> bool:
 
 
 def alike(one: Any, other: Any, deep: int = 0) -> bool:
-    """Returns True for values that no function tells apart, but by their identity."""
+    """Returns True for values that no function tells apart, but by their identity.
+
+    The text of a message, which has a class of its own, is the plain text that walks make of it.
+    """
+    one, other = as_text(one), as_text(other)
     if one is other:
         return True
     kind = type(one)

@@ -18,7 +18,7 @@ from fineflow.declare import undeclared
 _GENERATORS = 0x20 | 0x200  # flags of code objects
 _DEPTH = 6  # functions that call functions
 _MOST = 20  # elements of a container
-_REPEAT = frozenset({"map", "starmap", "filter", "partial"})  # what they get may be called several times
+_REPEAT = frozenset({"map", "starmap", "filter", "sorted", "min", "max", "partial"})  # may call several times
 
 
 @dataclass
