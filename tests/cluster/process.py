@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import threading
 from typing import Any
@@ -44,6 +45,12 @@ def each(name: str, settings: dict[str, Any], texts: list[str], identity: dict[s
 
 def ask(name: str, settings: dict[str, Any], prompt: str) -> Any:
     return ChatEngine(engine=engine("llm", name, **settings)).invoke(prompt).content
+
+
+def scope(name: str) -> str:
+    """Returns what goes with a request of this process, pickled."""
+    with engine("embedding", name)._link.scope() as found:
+        return pickle.dumps(found).hex()
 
 
 def policy(kind: str, name: str, policy: str) -> None:

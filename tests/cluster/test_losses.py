@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -83,3 +84,25 @@ def test_requests_of_a_process_that_dies_end(machine: Any) -> None:
     until(lambda: machine.requests("llm") == machine.requests("single") == 0)
     machine.open("single")
     assert machine.told("single") == [["dead"]]  # a batch that runs goes on to its end
+
+
+def test_requests_of_a_process_that_dies_end_in_a_host_that_it_has_not_told_to_watch_it(machine: Any) -> None:
+    machine.engine("embedding", "single", max_batch=1)
+    machine.close("single")
+    dead, host = Process(), machine.host("single")
+    scope = pickle.loads(bytes.fromhex(dead.call("scope", "many")))  # it knows another host only
+
+    def send() -> Any:
+        return host.submit.remote(scope, Op.EMBED, [("document", "dead")], "")
+
+    requests = [send(), send()]  # Ray may deliver them before the call of ``watch``: after a restart, seconds before
+    machine.queued("single", 1)
+    dead.kill()
+    machine.queued("single", 0)
+    requests.append(send())  # this one is delivered after the death was noticed
+    for each in requests:
+        with pytest.raises(ray.exceptions.RayError):
+            ray.get(each, timeout=60)
+    until(lambda: machine.requests("single") == 0)
+    assert scope.client not in ray.get(host.clients.remote())
+    machine.open("single")

@@ -12,6 +12,7 @@ from math import inf
 from typing import Any, cast
 
 import ray
+from ray import cloudpickle
 
 from fineflow.errors import BackendError
 from fineflow.ir import Op
@@ -51,9 +52,10 @@ class EngineSettings:
 
 @dataclass(slots=True)
 class _Client:
-    """One process that uses the engine. ahead: its requests that stock does not want yet, by number."""
+    """One process that uses the engine. watching: waits for its end. ahead: requests not wanted yet, by number."""
 
     gone: asyncio.Event = field(default_factory=asyncio.Event)
+    watching: asyncio.Task[None] | None = None
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     ahead: dict[int, HeldBack] = field(default_factory=dict)
 
@@ -61,7 +63,8 @@ class _Client:
 class EngineHost:
     """Actor that owns the queue of one engine. It holds a single instance; several are actors, which end with it.
 
-    A process tells it with ``attend`` that it is there; when that process dies, its requests are cancelled.
+    A process tells it with ``attend`` that it is there; when that process dies, its requests are cancelled. Each
+    request brings what it takes to watch its process: it may come before ``watch``, or after the process has died.
     """
 
     def __init__(self, name: str, factory: Factory, settings: EngineSettings) -> None:
@@ -130,13 +133,19 @@ class EngineHost:
         """Returns when the process has left."""
         await self._clients.setdefault(client, _Client()).gone.wait()
 
-    async def watch(self, client: str, attending: Sequence[Any]) -> None:
-        """Waits for the end of a process, and cancels its requests then. attending: its call of ``attend``.
+    async def watch(self, client: str, attending: bytes) -> None:
+        """Begins to wait for the end of a process, which cancels its requests. attending: see ``RequestScope``."""
+        self._watched(client, attending)
 
-        That call is owned by the process: Ray raises for it when its owner has died.
-        """
+    def _watched(self, client: str, attending: bytes) -> _Client:
         found = self._clients.setdefault(client, _Client())
-        waits = asyncio.ensure_future(found.gone.wait()), asyncio.wrap_future(attending[0].future())
+        if found.watching is None:
+            found.watching = asyncio.create_task(self._until_gone(client, found, cloudpickle.loads(attending)))
+        return found
+
+    async def _until_gone(self, client: str, found: _Client, attending: Any) -> None:
+        """Cancels the requests of a process at its end. Ray raises for its call of ``attend`` when it has died."""
+        waits = asyncio.ensure_future(found.gone.wait()), asyncio.wrap_future(attending.future())
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for each in waits:
             each.cancel()
@@ -162,7 +171,7 @@ class EngineHost:
     @contextmanager
     def _serving(self, scope: RequestScope) -> Iterator[RequestRecord]:
         """Makes the current task that of a request, which ends with the process that it comes from."""
-        client, task = self._clients.setdefault(scope.client, _Client()), cast(Any, asyncio.current_task())
+        client, task = self._watched(scope.client, scope.attending), cast(Any, asyncio.current_task())
         record = scope.enter()
         client.tasks.add(task)
         if scope.ahead is not None:

@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 import ray
+from ray import cloudpickle
 
 from fineflow.errors import BackendError
 from fineflow.ir import Op
@@ -37,16 +38,16 @@ class Link:
         self.name, self._host, self.client = name, host, client
         self.requests = 0  # that have not ended
         self._numbers = itertools.count()
-        self._attending: Any = None
         self._process = os.getpid()
         self._ended = ""  # why it cannot be used any more
-        self._attend()
+        self._attending = self._attend()
 
-    def _attend(self) -> None:
-        """Lets the host know when this process has died; again if Ray has restarted the host."""
+    def _attend(self) -> bytes:
+        """Lets the host know when this process has died; again if Ray has restarted the host, seconds later."""
         attend, watch = (each.options(max_task_retries=-1) for each in (self._host.attend, self._host.watch))
-        self._attending = attend.remote(self.client)
-        watch.remote(self.client, [self._attending])
+        attending: bytes = cloudpickle.dumps(attend.remote(self.client))  # which pins it
+        watch.remote(self.client, attending)
+        return attending
 
     def _check(self) -> None:
         forked = "" if self._process == os.getpid() else "this process was forked from the one that connected"
@@ -97,7 +98,7 @@ class Link:
         number = next(self._numbers) if isinstance(ahead, HeldBack) and not ahead.wanted else None
         self.requests += 1
         try:
-            yield RequestScope.current(self.client, number)
+            yield RequestScope.current(self.client, self._attending, number)
         finally:
             self.requests -= 1
 

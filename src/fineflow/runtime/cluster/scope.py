@@ -22,11 +22,13 @@ Observed = tuple[Any, ...]
 class RequestScope:
     """A request as the queue of its engine sees it (``queues.policy.Waiting``).
 
-    client: the process that it comes from. age: seconds since its query began, as clocks of machines differ; None
-    outside of a query. ahead: number of the request, if it goes ahead of stock and stock does not want it yet.
+    client: the process that it comes from. attending: that process's call of ``EngineHost.attend``, pickled: the host
+    needs it once. age: seconds since its query began, as clocks of machines differ; None outside of a query. ahead:
+    number of the request, if it goes ahead of stock and stock does not want it yet.
     """
 
     client: str
+    attending: bytes
     query: str
     age: float | None
     depth: int
@@ -40,11 +42,12 @@ class RequestScope:
     ahead: int | None = None
 
     @classmethod
-    def current(cls, client: str, ahead: int | None = None) -> RequestScope:
+    def current(cls, client: str, attending: bytes, ahead: int | None = None) -> RequestScope:
         """Returns that of the current code."""
         own, since = request_context.query.get(), request_context.started.get()
         return cls(
             client,
+            attending,
             f"{client}/{own}" if own else "",
             None if since is None else events.now() - since,
             request_context.depth.get(),
