@@ -15,7 +15,8 @@ from fineflow.adapters.inner_calls.functions import is_function
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
 from fineflow.adapters.langgraph.early_nodes import across
-from fineflow.adapters.langgraph.lowering import gains, lowered_steps
+from fineflow.adapters.langgraph.inner_graphs import gains
+from fineflow.adapters.langgraph.lowering import lowered_steps
 from fineflow.adapters.langgraph.proxy import OptimizedGraph
 from fineflow.adapters.langgraph.steps import steps_of
 from fineflow.adapters.langgraph.visits import GraphShadows, forecast_of, install
@@ -87,6 +88,7 @@ class LangGraph(LangChain):
             self.rows,
             sync=sync,
             ahead=False,
+            nested=planned._self_part,
             component=planned._self_ahead,
             options=planned._self_options,
             arguments=self.arguments,

@@ -10,34 +10,27 @@ from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langchain.user_functions import entered
+from fineflow.adapters.langgraph.inner_graphs import held_by, turns_within
 from fineflow.adapters.langgraph.steps import Step, steps_of
-from fineflow.adapters.langgraph.turns import turns_of
 from fineflow.ir import Note, Ref
 from fineflow.ir.meta import LATE_TOOLS
 
 _WHILE = "while earlier nodes run (in calls that do not stream, or all with optimize(..., across_nodes=True))"
 
 
-def gains(graph: Any, trust: Any = None) -> bool:
-    """Returns True if calls in some function of a graph may run ahead, or a tool may start early.
-
-    trust: the option ``trust_tools``.
-    """
-    inside = any(step.found() is not None for step in steps_of(graph))
-    return inside or any(turns.gains for turns in turns_of(graph, trust))
-
-
 def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
     """Appends a primitive for each step of a graph; returns the last one."""
-    output, turns = Ref("input"), {id(each.step): each for each in turns_of(graph, b.trust_tools)}
+    output, turns = Ref("input"), {id(each.step): each for each in turns_within(graph, b.trust_tools)}
     ahead = {id(b.across_nodes.nodes[name].step) for name in b.across_nodes.free} if b.across_nodes else set[int]()
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
-        for runs_ahead, text in (
-            turns[id(step.obj)].said(stream_answers=b.stream_answers) if id(step.obj) in turns else ()
-        ):
-            b.notes.append(Note("lower" if runs_ahead else LATE_TOOLS, output.name, runs_ahead, text))
+        said = [(turns[id(step.obj)], "")] if id(step.obj) in turns else []
+        for inner in held_by(step):
+            said += [(each, f"in {inner.name}, which it calls, ") for each in turns_within(inner, b.trust_tools)]
+        for each, where in said:
+            for runs_ahead, text in each.said(stream_answers=b.stream_answers):
+                b.notes.append(Note("lower" if runs_ahead else LATE_TOOLS, output.name, runs_ahead, f"{where}{text}"))
         if id(step.obj) in ahead:
             b.note(output.name, True, f"its calls start when the state that they need is known, {_WHILE}")
     return output

@@ -36,8 +36,9 @@ from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
-from fineflow.adapters.langgraph import messages, searches_ahead, supersteps, tools_ahead
+from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
 from fineflow.adapters.langgraph.early_nodes import across
+from fineflow.adapters.langgraph.inner_graphs import around, graphs_inside
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
 from fineflow.adapters.langgraph.tools_ahead import Turn
@@ -89,6 +90,7 @@ class GraphShadows(Shadows):
         self._counting = bool(self._across or self.searching)
         self.copies: dict[int, _Copy] = {}
         self.alone: dict[int, _Copy] = {}
+        self.graphs = {id(each): each for each in graphs_inside(obj, self.options.trust_tools)}
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
 
@@ -167,6 +169,7 @@ def install(*, across: bool) -> None:
         wrap_method(kind, name, _visiting, _avisiting)
     messages.install()
     tools_ahead.install()
+    inner_graphs.install()
 
 
 def _visiting(own: Any, name: str) -> Any:
@@ -250,9 +253,9 @@ def _turn(here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, An
     if turns is None or turns.stops or here.call.limit is not None or here.call.facts.stops:
         return None
     config = (args[1] if len(args) > 1 else named.get("config")) or {}
-    if "|" in (config.get("configurable", {}).get("checkpoint_ns") or ""):  # inside of another graph
-        return None
-    return Turn(here, turns, _left)
+    inside = "|" in (config.get("configurable", {}).get("checkpoint_ns") or "")  # of another graph
+    beside = around.get()
+    return Turn(here, turns, _left) if (not inside if beside is None else beside.alone) else None
 
 
 def _looking_through() -> GraphShadows | None:
