@@ -11,6 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.runnables import RunnableBinding, RunnableSequence
 from langchain_core.tools import StructuredTool
+from langgraph.pregel import Pregel
 
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.recognition import of_package
@@ -21,10 +22,14 @@ _OPERATIONS += "LOAD_ATTR CALL BUILD_LIST LIST_EXTEND BUILD_MAP BUILD_CONST_KEY_
 _OPERATIONS += "RETURN_GENERATOR GET_AWAITABLE SEND YIELD_VALUE RETURN_VALUE RERAISE"
 _SIMPLE = frozenset(_OPERATIONS.split())
 _ASKS = frozenset({"invoke", "ainvoke", "bind_tools"})
+_READS = frozenset({"content", "text"})  # of messages
+_TEXTS = frozenset({"FORMAT_VALUE", "FORMAT_SIMPLE", "BUILD_STRING", "BUILD_TUPLE"})
 
 
-def only_asks(func: FunctionType) -> bool:
+def only_asks(func: FunctionType, *, graphs: bool = False) -> bool:
     """Returns True if a function does no more than ask a model, with messages of the state and its own.
+
+    graphs: it may also ask graphs, with texts that it makes of its arguments, and read the messages of their states.
 
     Straight code: no branch, no loop, no stores but to its own variables; no calls but of a model, and of message
     classes. Tools are no more than passed on, as to ``bind_tools``.
@@ -33,7 +38,7 @@ def only_asks(func: FunctionType) -> bool:
     held = {name: cell.cell_contents for name, cell in _cells(func) if filled(cell)}
     offering: Any = None  # a tool, or a list of tools, that the last instructions have put on the stack
     for each in decode(func.__code__):
-        if each.name not in _SIMPLE:
+        if each.name not in _SIMPLE and not (graphs and each.name in _TEXTS):
             return False
         loads = each.name in ("LOAD_GLOBAL", "LOAD_DEREF")
         value = (func.__globals__ if each.name == "LOAD_GLOBAL" else held).get(each.value) if loads else None
@@ -44,15 +49,21 @@ def only_asks(func: FunctionType) -> bool:
             return False
         offering = offering if each.name == "BUILD_LIST" else None
         if each.name in ("LOAD_ATTR", "LOAD_METHOD"):
-            if each.value not in _ASKS:
+            reads = graphs and each.value in _READS
+            if each.value not in _ASKS and not reads:
                 return False
-            called += 1
+            called += not reads
         if each.name == "LOAD_GLOBAL":
-            if not _harmless(value):
+            if not (_harmless(value) or (graphs and _is_graph(value))):
                 return False
             called += isinstance(value, type)
         calls += each.name == "CALL"
-    return calls <= called and all(_harmless(each) or _offers(each) for each in held.values())
+    asked = (each for each in held.values() if not (graphs and _is_graph(each)))
+    return calls <= called and all(_harmless(each) or _offers(each) for each in asked)
+
+
+def _is_graph(value: Any) -> bool:
+    return isinstance(value, Pregel) and of_package(type(value).__module__)
 
 
 def _cells(func: FunctionType) -> Iterator[tuple[str, CellType]]:

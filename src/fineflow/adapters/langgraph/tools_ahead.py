@@ -14,7 +14,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from typing import Any, NamedTuple, cast
@@ -23,10 +23,12 @@ from langchain_core.messages import ToolCall
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
 
-from fineflow.adapters.core.claiming import Claiming, side, under_way
+from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under_way
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
+from fineflow.adapters.langgraph.acting import acting_of
+from fineflow.adapters.langgraph.inner_graphs import around
 from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Offered, Turns
@@ -45,6 +47,8 @@ class Turn:
     def __init__(self, here: Claiming, turns: Turns, left: Callable[[Any, Exception], None]) -> None:
         self._here, self._turns, self._left = here, turns, left
         self.answers = here.shadows.options.stream_answers
+        self._around, self._acting = around.get(), acting_of(here)
+        self._begun: dict[str, int] = {}  # what had acted by then, by the id of a call that has started
         self._ids = set[str]()
         self._drops: list[Callable[[], None]] = []
         self.calls = SideBySide(here.call)
@@ -75,6 +79,9 @@ class Turn:
         early = self._turns.early(name)
         if early is not None and not (self._here.shadows.enters(type(early.tool)) and install()):
             early = None
+        if not self._alone and (self._acting is None or not self._acting.idle):
+            early = None
+        self._begun[number] = self._acting.begun if self._acting is not None else 0
         if early is not None and early.searches:
             only_reads = self._search(early, message, call)
             message.guarded = message.guarded or (early.guards and not only_reads)
@@ -90,6 +97,15 @@ class Turn:
         self._drops.append(
             self._here.begin_early(_leaf(tool), ([_key(number, given[0], given[1], unread(tool))], work))
         )
+
+    @property
+    def _alone(self) -> bool:
+        """True if nothing else of the outermost call runs at the same time."""
+        return self._around is None or self._around.alone
+
+    def holds(self, number: str) -> bool:
+        """Returns True if nothing has changed what a call reads, since it has started."""
+        return self._alone or (self._acting is not None and self._acting.begun == self._begun.get(number))
 
     def _given(self, tool: Any, call: ToolCall) -> Any:
         """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""
@@ -251,10 +267,16 @@ asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
 
 
 @contextmanager
-def _asked_for(number: Any) -> Iterator[None]:
+def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
     here = under_way.get()
-    turn = here.made.memory(_Visits).last if number and here is not None and here.made is not None else None
+    acting = None if here is None or id(tool) in getattr(here.shadows, "quiet", ()) else acting_of(here)
+    with nullcontext() if acting is None else acting.run():
+        yield from _noted(here, number)
+
+
+def _noted(here: Claiming | None, number: Any) -> Iterator[None]:
+    turn = _turn_of(here) if number else None
     member = turn.calls.member(str(number)) if turn is not None else None
     before, whose = asked.set(str(number or "")), side.set(member)
     if member is not None:
@@ -268,9 +290,24 @@ def _asked_for(number: Any) -> Iterator[None]:
         asked.reset(before)
 
 
+def _turn_of(here: Claiming | None) -> Turn | None:
+    return here.made.memory(_Visits).last if here is not None and here.made is not None else None
+
+
+def holds(here: Claiming, number: str) -> bool:
+    """Returns False if something may have changed what a call of a tool reads, since it has started."""
+    turn = _turn_of(here)
+    return turn is None or turn.holds(number)
+
+
+def _usable_for(here: Claiming, number: str) -> Usable:
+    """Returns whether a call of a tool may claim an entry."""
+    return _usable if holds(here, number) else never
+
+
 def _asking(own: Any, name: str) -> Any:
     def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        with _asked_for(named.get("tool_call_id")):
+        with _asked_for(tool, named.get("tool_call_id")):
             return own.__get__(tool, type(tool))(*args, **named)
 
     return method
@@ -278,7 +315,7 @@ def _asking(own: Any, name: str) -> Any:
 
 def _aasking(own: Any, name: str) -> Any:
     async def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        with _asked_for(named.get("tool_call_id")):
+        with _asked_for(tool, named.get("tool_call_id")):
             return await own.__get__(tool, type(tool))(*args, **named)
 
     return method
@@ -303,7 +340,7 @@ def _claimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: froze
     @wraps(own)
     def claimed(*args: Any, **named: Any) -> Any:
         began, key = now(), _key(asked.get(), args, named, left_out)
-        value = here.claim(leaf, key, partial(own, *args, **named), _usable)[1]
+        value = here.claim(leaf, key, partial(own, *args, **named), _usable_for(here, asked.get()))[1]
         if type(value) is _FailedAhead:
             time.sleep(value.left(began))
             raise value.error
@@ -316,7 +353,7 @@ def _aclaimed(here: Claiming, leaf: str, own: Callable[..., Any], left_out: froz
     @wraps(own)
     async def claimed(*args: Any, **named: Any) -> Any:
         began, key = now(), _key(asked.get(), args, named, left_out)
-        value = (await here.aclaim(leaf, key, partial(own, *args, **named), _usable))[1]
+        value = (await here.aclaim(leaf, key, partial(own, *args, **named), _usable_for(here, asked.get())))[1]
         if type(value) is _FailedAhead:
             await asyncio.sleep(value.left(began))
             raise value.error

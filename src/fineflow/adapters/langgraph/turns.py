@@ -143,21 +143,21 @@ class Turns:
 def turns_of(graph: Pregel[Any, Any, Any, Any], trust: Any = None) -> Iterator[Turns]:
     """Yields the nodes of a graph that a ``ToolNode`` follows, if its nodes run one at a time.
 
-    trust: the option ``trust_tools``. Those of subgraphs are left out: other nodes of the outer graph may run beside
-    them, and stop them.
+    trust: the option ``trust_tools``. Those of subgraphs are left out: these run ahead by themselves
+    (``inner_graphs``).
     """
     builder = getattr(graph, "builder", None)
     if type(builder) is not StateGraph or _fans_out(builder):
         return
-    reduced = _reduced_by_packages(builder)
+    reduced = reduced_by_packages(builder)
     for name, node in graph.nodes.items():
         if name.endswith(_HOOK):
             continue
         made, between, hooks, why = _next_tools(graph, builder, name)
         for step in flat(node.bound):
             if type(step) is RunnableCallable and made is not None:
-                trusted, on_engine, at_once = _looked_at(step, (made._wrap_tool_call, made._awrap_tool_call))
-                trusted = trusted and reduced and all(_routed_by_packages(builder, each) for each in (name, *between))
+                trusted, on_engine, at_once = looked_at(step, (made._wrap_tool_call, made._awrap_tool_call))
+                trusted = trusted and reduced and all(routed_by_packages(builder, each) for each in (name, *between))
                 tools = {each: offered(tool, trust) for each, tool in made.tools_by_name.items()}
                 yield Turns(name, step, graph, made, tools, trusted, on_engine, at_once, hooks, why)
 
@@ -192,14 +192,14 @@ def _behind(builder: Any, name: str) -> set[str]:
     return found
 
 
-def _routed_by_packages(builder: Any, name: str) -> bool:
+def routed_by_packages(builder: Any, name: str) -> bool:
     """Returns True if no router of the user's runs behind a node."""
     paths = [branch.path for branch in builder.branches.get(name, {}).values()]
     functions = [getattr(path, "func", None) or getattr(path, "afunc", None) for path in paths]
     return all(of_package(getattr(func, "__module__", None) or "") for func in functions)
 
 
-def _reduced_by_packages(builder: Any) -> bool:
+def reduced_by_packages(builder: Any) -> bool:
     """Returns True if no reducer of the user's runs when nodes have written."""
     found = [getattr(channel, "operator", None) for channel in builder.channels.values()]
     return all(func is None or of_package(getattr(func, "__module__", None) or "") for func in found)
@@ -250,7 +250,7 @@ def _resources(said: Sequence[Declaration], name: str) -> frozenset[int | str]:
     return frozenset(each if isinstance(each, str) else id(each) for each in found)
 
 
-def _looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool, bool]:
+def looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool, bool]:
     """Returns whether a node is trusted, whether it holds a model on an engine, and one of a provider's.
 
     Trusted is a function of packages that holds none of the user's, or a user's that only asks its model. hooks:

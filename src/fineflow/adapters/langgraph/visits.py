@@ -37,6 +37,7 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
+from fineflow.adapters.langgraph.acting import by_tools, quiet
 from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.inner_graphs import around, graphs_inside
 from fineflow.adapters.langgraph.messages import reader
@@ -78,7 +79,7 @@ class GraphShadows(Shadows):
 
     def build(self, obj: Any) -> GraphShadows:
         self.shadow = obj
-        turns = turns_of(obj, self.options.trust_tools)
+        turns = list(turns_of(obj, self.options.trust_tools))
         self.turns: dict[int, Turns] = {id(each.step): each for each in turns if each.gains}
         self._look_through_tools(obj)
         early = [tool for each in self.turns.values() for tool in each.tools.values() if not tool.why]
@@ -91,6 +92,9 @@ class GraphShadows(Shadows):
         self.copies: dict[int, _Copy] = {}
         self.alone: dict[int, _Copy] = {}
         self.graphs = {id(each): each for each in graphs_inside(obj, self.options.trust_tools)}
+        self.by_tools = by_tools(obj, self.options.trust_tools)
+        tools = [tool for each in turns for tool in each.node.tools_by_name.values()]
+        self.quiet = {id(tool) for tool in tools if quiet(tool, self.options.trust_tools)}
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
 
@@ -254,8 +258,9 @@ def _turn(here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, An
         return None
     config = (args[1] if len(args) > 1 else named.get("config")) or {}
     inside = "|" in (config.get("configurable", {}).get("checkpoint_ns") or "")  # of another graph
-    beside = around.get()
-    return Turn(here, turns, _left) if (not inside if beside is None else beside.alone) else None
+    if inside and around.get() is None:  # nobody knows what runs beside it
+        return None
+    return Turn(here, turns, _left)
 
 
 def _looking_through() -> GraphShadows | None:
@@ -410,7 +415,7 @@ def _made_calls(
         )
         if here.shadows.across:
             supersteps.enter(here, func, calls)
-        if here.shadows.searching:
+        if here.shadows.searching and tools_ahead.holds(here, tools_ahead.asked.get()):
             searches_ahead.enter(here, func, calls, tools_ahead.asked.get())
         return calls
     except Exception as error:
