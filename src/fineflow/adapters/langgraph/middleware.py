@@ -32,6 +32,10 @@ _TODO = f"{_LANGCHAIN}.todo"
 _STATE = frozenset(
     {f"{_TODO}._write_todos", f"{_TODO}._awrite_todos", f"{_TODO}.TodoListMiddleware.__init__.<locals>.write_todos"}
 )  # the last one: langchain 1.2
+_FILES, _STATE_FILES = (
+    f"{_DEEP_AGENTS}.filesystem.FilesystemMiddleware._create_",
+    "deepagents.backends.state.StateBackend",
+)
 _DECORATORS = f"{_LANGCHAIN}.types"  # such as ``@after_model``, which make a class of a function
 _NOT_THERE = frozenset({"AgentMiddleware.wrap_tool_call", "AgentMiddleware.awrap_tool_call"})  # raise an error
 _COMPOSED = frozenset({"_chain_tool_call_wrappers", "_chain_async_tool_call_wrappers"})  # of langchain.agents.factory
@@ -51,8 +55,15 @@ def after_model(step: Any) -> tuple[list[Holds], str]:
 
 
 def writes_state(func: Any) -> bool:
-    """Returns True for a tool of known middleware that only returns what becomes a part of the state."""
-    return f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}" in _STATE
+    """Returns True for a tool of known middleware that reads and changes no more than the state of its graph.
+
+    Such are the file tools of deepagents if its files are kept there.
+    """
+    name = f"{getattr(func, '__module__', '')}.{getattr(func, '__qualname__', '')}"
+    if not (name.startswith(_FILES) and isinstance(func, FunctionType)):
+        return name in _STATE
+    kind = type(getattr(inspect.getclosurevars(func).nonlocals.get("self"), "backend", None))
+    return f"{kind.__module__}.{kind.__qualname__}" == _STATE_FILES
 
 
 def _checked(functions: list[Any], judge: Callable[[Any], Holds | str], hook: str) -> tuple[list[Holds], str]:

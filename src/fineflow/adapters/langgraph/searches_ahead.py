@@ -18,6 +18,7 @@ from typing import Any
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate
 from langchain_core.tools import StructuredTool, Tool
 from langchain_core.tools.base import _get_runnable_config_param  # private, guarded by the pinned major version
+from langgraph.pregel import Pregel
 
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.claiming import Claiming
@@ -27,7 +28,7 @@ from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of, reads
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
-from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, calls_components
+from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, components_of
 from fineflow.adapters.langgraph.asking import filled
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.lookahead import UNKNOWN
@@ -45,7 +46,11 @@ def may_search(tool: StructuredTool | Tool) -> bool:
     functions = [func for func in (tool.func, tool.coroutine) if func is not None]
     checked = tool.args_schema is not None or type(tool) is not Tool  # without a schema a text is passed on as it is
     known = (plain_model(tool.args_schema) or not checked) and not tool._injected_args_keys
-    return known and any(map(calls_components, functions))
+    found = components_of(functions)
+    if not known or found is None:
+        return False
+    # What a graph asks for is known when it runs.
+    return not found.components or not all(isinstance(each, Pregel) for each in found.components.values())
 
 
 class SearchesAhead(PredictedCalls):
