@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from types import CellType
 from typing import Any
@@ -46,11 +46,15 @@ def may_search(tool: StructuredTool | Tool) -> bool:
     functions = [func for func in (tool.func, tool.coroutine) if func is not None]
     checked = tool.args_schema is not None or type(tool) is not Tool  # without a schema a text is passed on as it is
     known = (plain_model(tool.args_schema) or not checked) and not tool._injected_args_keys
+    return known and components_of(functions) is not None and not only_graphs(functions)
+
+
+def only_graphs(functions: Sequence[Any]) -> bool:
+    """Returns True if all components that functions call are graphs: what these ask for is known when they run."""
     found = components_of(functions)
-    if not known or found is None:
-        return False
-    # What a graph asks for is known when it runs.
-    return not found.components or not all(isinstance(each, Pregel) for each in found.components.values())
+    return (
+        found is not None and bool(found.components) and all(isinstance(p, Pregel) for p in found.components.values())
+    )
 
 
 class SearchesAhead(PredictedCalls):

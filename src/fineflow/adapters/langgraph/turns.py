@@ -28,7 +28,7 @@ from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
 from fineflow.adapters.langgraph.mcp_tools import hinted, left_to_stock, unread
 from fineflow.adapters.langgraph.middleware import after_model, around_calls, writes_state
-from fineflow.adapters.langgraph.searches_ahead import may_search
+from fineflow.adapters.langgraph.searches_ahead import may_search, only_graphs
 from fineflow.adapters.langgraph.steps import flat, in_executor
 from fineflow.declare import Declaration, declaration
 
@@ -241,6 +241,8 @@ def offered(tool: BaseTool, trust: Any = None) -> Offered:
     why = why or declared_to_stock(made, said, unread(made))
     if not why and (name := needs_its_run(functions)):
         why = f"it refers to {name}, which belongs to the run that stock opens"
+    if not why and only_graphs(functions):
+        why = "it calls a graph, which belongs to the run that stock opens"
     searches = not why and any(map(calls_components, functions))
     return Offered(tool, why, both, reads, writes, searches=searches, hinted=hint is not None)
 
