@@ -79,10 +79,10 @@ def _by_tools(graph: Any, trust: Any, known: dict[int, bool]) -> bool:
     builder = getattr(graph, "builder", None)
     if builder is None or not reduced_by_packages(builder):
         return False
-    nodes = [(name, part) for name, node in graph.nodes.items() if name != "__start__" for part in flat(node.bound)]
-    if not all(routed_by_packages(builder, name) for name in builder.nodes):
+    if not all(routed_by_packages(builder, name) for name in (*builder.nodes, *builder.branches)):
         return False
-    return all(_is_known(part, trust, known) for _, part in nodes)
+    parts = [part for name, node in graph.nodes.items() if name != "__start__" for part in flat(node.bound)]
+    return all(_is_known(part, trust, known) for part in parts)
 
 
 def _is_known(part: Any, trust: Any, known: dict[int, bool]) -> bool:
