@@ -27,7 +27,8 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
             output = _lowered(step, b)
         said = [(turns[id(step.obj)], "")] if id(step.obj) in turns else []
         for inner in held_by(step):
-            said += [(each, f"in {inner.name}, which it calls, ") for each in turns_within(inner, b.trust_tools)]
+            found = [each for each in turns_within(inner, b.trust_tools) if id(each.step) not in turns]
+            said += [(each, f"in {inner.name}, which it calls, ") for each in found]
         for each, where in said:
             for runs_ahead, text in each.said(stream_answers=b.stream_answers):
                 b.notes.append(Note("lower" if runs_ahead else LATE_TOOLS, output.name, runs_ahead, f"{where}{text}"))
