@@ -21,14 +21,14 @@ from langgraph.pregel import Pregel
 from langgraph.pregel._runner import PregelRunner
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.recognition import has_as
+from fineflow.adapters.core.recognition import has_as, of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph.steps import Step, attributes_of, steps_of
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 from fineflow.adapters.lookahead.reachable import attributes_of as held_attributes
 from fineflow.adapters.lookahead.scan import codes
 
-_DEPTH, _MOST = 6, 500  # of functions and containers inside of each other, and of all that are looked at
+_DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
 
 
 class Around:
@@ -231,7 +231,8 @@ def _parts(obj: Any) -> Sequence[Any]:
     kind = type(obj)
     if kind is FunctionType:
         cells = [cell.cell_contents for cell in obj.__closure__ or () if cell != CellType()]
-        named = [obj.__globals__.get(name) for code in codes(obj.__code__) for name in code.co_names]
+        own = () if of_package(obj.__module__ or "") else codes(obj.__code__)  # packages' have no graphs in globals
+        named = [obj.__globals__.get(name) for code in own for name in code.co_names]
         return [*cells, *(each for each in named if isinstance(each, _HOLDING)), *(obj.__defaults__ or ())]
     if kind is MethodType:
         return [obj.__func__, *held_attributes(obj.__self__).values()]
