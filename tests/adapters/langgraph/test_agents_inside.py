@@ -139,6 +139,27 @@ def fans_out(model: Any, tools: Any) -> Any:
     return made.compile()
 
 
+def test_agents_that_a_graph_sends_for_gain_side_by_side() -> None:
+    """A router of the user's that only decides, and a function that runs when they have ended."""
+
+    def make(model: Any, tools: Any) -> Any:
+        def sums_up(state: MessagesState) -> Any:
+            notes.append(len(state["messages"]))
+            return {}
+
+        notes: list[int] = []
+        made = StateGraph(MessagesState)
+        made.add_node("agent", create_agent(model, tools))
+        made.add_node("sums_up", sums_up)
+        made.add_conditional_edges(START, lambda state: [Send("agent", state), Send("agent", state)], ["agent"])
+        made.add_conditional_edges("agent", lambda state: "sums_up" if state["messages"] else END, ["sums_up", END])
+        return made.compile()
+
+    stock, mine, before, after = both("invoke", make=make)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert before - after >= 0.4
+
+
 def asks_twice(model: Any, tools: Any) -> Any:
     """Another agent runs beside it, in a function that may do anything."""
     agent, other = create_agent(model, tools), create_agent(model, tools)

@@ -1,29 +1,134 @@
-"""What may change something beside a node: in graphs of packages only their tools, whose runs are counted.
+"""What runs at the same time as a node, and may change what a tool reads.
 
-Agents that run at the same time, such as those that a planner asks together, may change what a tool of another one
-reads. If everything else that their graphs run is of packages, only tools may, and a result is claimed only if none
-that acts has run since its tool has started.
+The supersteps of all graphs note the tasks that they run. A tool starts early where nothing else of the outermost call
+runs, or where no more than tools may change anything: if the nodes beside it are those of agents, say, all of whose
+code is of packages. Runs of tools that are not known to do no more than to read are counted, and what started before
+one of them has begun is not claimed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
 from langchain_core.tools import BaseTool
 from langgraph._internal._runnable import RunnableCallable
+from langgraph.func import _TaskFunction
+from langgraph.graph._branch import BranchSpec
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.pregel import Pregel
+from langgraph.pregel._runner import PregelRunner
+from langgraph.pregel._write import ChannelWrite
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langgraph.asking import only_asks
-from fineflow.adapters.langgraph.inner_graphs import held_by
 from fineflow.adapters.langgraph.middleware import around_calls
-from fineflow.adapters.langgraph.steps import Step, attributes_of, flat
-from fineflow.adapters.langgraph.turns import looked_at, offered, reduced_by_packages, routed_by_packages
+from fineflow.adapters.langgraph.steps import attributes_of, flat, graphs_held
+from fineflow.adapters.langgraph.turns import looked_at, offered
+
+_END: Any = object()
+
+
+class Around:
+    """A superstep, and what its nodes call: all that runs at the same time in one graph. tasks: those of its nodes."""
+
+    __slots__ = ("_alone", "_calls", "_known", "_outer", "_tasks")
+
+    def __init__(self, tasks: Sequence[Any]) -> None:
+        self._tasks, self._outer = tasks, around.get()
+        self._alone = len(tasks) == 1
+        self._known: bool | None = None
+        self._calls = set[object]()
+
+    @property
+    def alone(self) -> bool:
+        """True if nothing else of the outermost call runs. Once something has, it stays False."""
+        return self._alone and (self._outer is None or self._outer.alone)
+
+    @property
+    def by_tools(self) -> bool:
+        """True if nothing beside the current code changes anything, but for tools."""
+        if self._known is None:
+            self._known = all(_is_known(part) for task in self._tasks for part in _parts(task.proc))
+        return (self._alone or self._known) and (self._outer is None or self._outer.by_tools)
+
+    def shared(self) -> None:
+        """Notes that code which nobody knows goes on here."""
+        self._alone = self._known = False
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Is the call of a graph here: a second one at the same time is beside it."""
+        mine = object()
+        self._calls.add(mine)  # in one step: functions may call graphs in several threads
+        if len(self._calls) > 1:
+            self._alone = False
+        try:
+            yield
+        finally:
+            self._calls.discard(mine)
+
+
+around: ContextVar[Around | None] = ContextVar("fineflow_around", default=None)
+"""The innermost superstep that the current context is in; None outside of nodes."""
+
+
+def install() -> None:
+    """Looks at what runs beside each other in graphs, from now on."""
+    wrap_method(PregelRunner, "tick", _running)
+    wrap_method(PregelRunner, "atick", _arunning)
+    wrap_method(_TaskFunction, "__call__", _beginning_a_task)
+
+
+@contextmanager
+def _set(found: Around) -> Iterator[None]:
+    before = around.set(found)
+    try:
+        yield
+    finally:
+        around.reset(before)
+
+
+def _running(own: Any, name: str) -> Any:
+    def method(runner: Any, tasks: Any, **named: Any) -> Iterator[None]:
+        tasks = tuple(tasks)
+        here = Around(tasks)
+        with closing(own.__get__(runner, type(runner))(tasks, **named)) as steps:
+            while True:  # the reader of a stream runs between two steps
+                with _set(here):
+                    if next(steps, _END) is _END:
+                        return
+                yield
+
+    return method
+
+
+def _arunning(own: Any, name: str) -> Any:
+    async def method(runner: Any, tasks: Any, **named: Any) -> AsyncIterator[None]:
+        tasks = tuple(tasks)
+        here = Around(tasks)
+        async with aclosing(own.__get__(runner, type(runner))(tasks, **named)) as steps:
+            while True:
+                with _set(here):
+                    if await anext(steps, _END) is _END:
+                        return
+                yield
+
+    return method
+
+
+def _beginning_a_task(own: Any, name: str) -> Any:
+    def method(task: Any, /, *args: Any, **named: Any) -> Any:
+        if (here := around.get()) is not None:  # the function that has called it goes on
+            here.shared()
+        return own.__get__(task, type(task))(*args, **named)
+
+    return method
 
 
 class Acting:
@@ -36,7 +141,7 @@ class Acting:
     @property
     def idle(self) -> bool:
         """True if none runs but those that the current code is a part of."""
-        return self._running <= _around.get()
+        return self._running <= _inside.get()
 
     @contextmanager
     def run(self) -> Iterator[None]:
@@ -44,65 +149,74 @@ class Acting:
         mine = object()
         self._running.add(mine)
         self.begun += 1
-        before = _around.set(_around.get() | {mine})
+        before = _inside.set(_inside.get() | {mine})
         try:
             yield
         finally:
-            _around.reset(before)
+            _inside.reset(before)
             self._running.discard(mine)
 
 
-_around: ContextVar[frozenset[object]] = ContextVar("fineflow_acting", default=frozenset())
+_inside: ContextVar[frozenset[object]] = ContextVar("fineflow_acting", default=frozenset())
 """The runs of tools that the current code is a part of."""
 
 
-def acting_of(here: Claiming) -> Acting | None:
-    """Returns what acts in the outermost call; None if more than tools may."""
+def acting_of(here: Claiming) -> Acting:
+    """Returns what acts in the outermost call."""
+    return _outermost(here).call.memory(Acting)
+
+
+def acts(here: Claiming, tool: BaseTool) -> AbstractContextManager[None]:
+    """Returns a context for a run of a tool, which counts it if it may change what others read."""
+    inside = getattr(_outermost(here).shadows, "graphs", ())  # without graphs inside, the model is alone
+    counts = inside and id(tool) not in getattr(here.shadows, "quiet", ())
+    return acting_of(here).run() if counts else nullcontext()
+
+
+def _outermost(here: Claiming) -> Claiming:
     while here.outer is not None:
         here = here.outer
-    return here.call.memory(Acting) if getattr(here.shadows, "by_tools", False) else None
+    return here
 
 
-def by_tools(graph: Any, trust: Any = None, known: dict[int, bool] | None = None) -> bool:
-    """Returns True if all that a graph runs is of packages, but for its tools.
-
-    trust: the option ``trust_tools``. known: of graphs that have been looked at already.
-    """
-    known = {} if known is None else known
-    if id(graph) not in known:
-        known[id(graph)] = True  # while it is looked at: graphs may call each other
-        known[id(graph)] = _by_tools(graph, trust, known)
-    return known[id(graph)]
+def _parts(runnable: Any) -> Iterator[Any]:
+    steps = getattr(runnable, "steps", None)
+    for part in steps if isinstance(steps, list) else [runnable]:
+        yield from _parts(part) if part is not runnable else [part]
 
 
-def _by_tools(graph: Any, trust: Any, known: dict[int, bool]) -> bool:
-    builder = getattr(graph, "builder", None)
-    if builder is None or not reduced_by_packages(builder):
-        return False
-    if not all(routed_by_packages(builder, name) for name in (*builder.nodes, *builder.branches)):
-        return False
-    parts = [part for name, node in graph.nodes.items() if name != "__start__" for part in flat(node.bound)]
-    return all(_is_known(part, trust, known) for part in parts)
-
-
-def _is_known(part: Any, trust: Any, known: dict[int, bool]) -> bool:
-    if isinstance(part, Pregel):
-        return by_tools(part, trust, known)
+def _is_known(part: Any, seen: frozenset[int] = frozenset()) -> bool:
+    """Returns True if a step of a node changes nothing, but for the tools that it runs. seen: graphs around it."""
+    if isinstance(part, CompiledStateGraph):
+        inner = [each for node in part.nodes.values() for each in (*flat(node.bound), *node.writers)]
+        return id(part) in seen or all(_is_known(each, seen | {id(part)}) for each in inner)
     if type(part) is ToolNode:
-        tools = part.tools_by_name.values()
-        inside = (inner for tool in tools for inner in held_by(Step("", tool, ())))
-        hooks = around_calls(part._wrap_tool_call, part._awrap_tool_call)
-        return not hooks[1] and all(by_tools(inner, trust, known) for inner in inside)
-    if type(part) is not RunnableCallable or not looked_at(part, ())[0]:
-        return False
-    return all(by_tools(inner, trust, known) for inner in held_by(Step("", part, ())))
+        held = [graph for tool in part.tools_by_name.values() for graph in graphs_held(tool)]
+        known = not around_calls(part._wrap_tool_call, part._awrap_tool_call)[1]
+    elif type(part) is RunnableCallable:
+        owner, held = getattr(part.func, "__self__", None), graphs_held(part)
+        path = owner.path if isinstance(owner, BranchSpec) else None
+        known = looked_at(part, ())[0] if path is None else all(map(_only_decides, attributes_of(path).values()))
+        known = known or (bool(held) and all(map(_only_asks_graphs, attributes_of(part).values())))
+    else:
+        return type(part) is ChannelWrite
+    return known and all(_is_known(graph, seen) for graph in held)
+
+
+def _only_decides(func: Any) -> bool:
+    return of_package(func.__module__ or "") or judged(func).pure
+
+
+def _only_asks_graphs(func: Any) -> bool:
+    return of_package(func.__module__ or "") or only_asks(func, graphs=True)
 
 
 def quiet(tool: BaseTool, trust: Any = None) -> bool:
-    """Returns True if running a tool changes nothing: it reads, or it only asks graphs."""
+    """Returns True if running a tool changes nothing: it reads, or it only asks graphs.
+
+    trust: the option ``trust_tools``.
+    """
     found = offered(tool, trust)
     if not (found.guards or found.writes):
         return True
-    functions = list(attributes_of(tool).values())
-    only = (of_package(func.__module__ or "") or only_asks(func, graphs=True) for func in functions)
-    return bool(held_by(Step("", tool, ()))) and all(only)
+    return bool(graphs_held(tool)) and all(map(_only_asks_graphs, attributes_of(tool).values()))

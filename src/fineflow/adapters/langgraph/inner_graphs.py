@@ -1,132 +1,35 @@
 """Graphs that run inside of a graph: as nodes, or called by functions of nodes and tools.
 
 Each of their calls runs ahead by itself, nested in the call around it, from the moment stock makes it. The methods by
-which stock calls a graph have a wrapper, as those of components have (``entry_wrappers``). So do those that run the
-nodes of a superstep: code that runs at the same time may change what a tool reads, so tools only start early where
-nothing else of the outermost call runs (``Around``).
+which stock calls a graph have a wrapper, as those of components have (``entry_wrappers``).
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, closing, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from functools import partial
-from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from langgraph.func import _TaskFunction
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
-from langgraph.pregel._runner import PregelRunner
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.recognition import has_as, of_package
+from fineflow.adapters.core.recognition import has_as
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
-from fineflow.adapters.langgraph.steps import Step, attributes_of, steps_of
+from fineflow.adapters.langgraph import acting
+from fineflow.adapters.langgraph.acting import around
+from fineflow.adapters.langgraph.steps import graphs_held, steps_of
 from fineflow.adapters.langgraph.turns import Turns, turns_of
-from fineflow.adapters.lookahead.reachable import attributes_of as held_attributes
-from fineflow.adapters.lookahead.scan import codes
 
-_DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
+_DEPTH = 8  # of graphs inside graphs
 
 
-class Around:
-    """What runs at the same time as a node: the other nodes of its superstep, and graphs that its functions call.
-
-    alone: whether nothing else of the outermost call does. Once something has, it stays False.
-    """
-
-    __slots__ = ("_alone", "_calls", "_outer")
-
-    def __init__(self, *, alone: bool) -> None:
-        self._alone, self._outer = alone, around.get()
-        self._calls = set[object]()
-
-    @property
-    def alone(self) -> bool:
-        return self._alone and (self._outer is None or self._outer.alone)
-
-    def shared(self) -> None:
-        """Notes that something else runs here."""
-        self._alone = False
-
-    @contextmanager
-    def call(self) -> Iterator[None]:
-        """Is the call of a graph here: a second one at the same time is beside it."""
-        mine = object()
-        self._calls.add(mine)  # in one step: functions may call graphs in several threads
-        if len(self._calls) > 1:
-            self._alone = False
-        try:
-            yield
-        finally:
-            self._calls.discard(mine)
-
-
-around: ContextVar[Around | None] = ContextVar("fineflow_around", default=None)
-"""What runs at the same time as the node that the current context is in; None outside of nodes."""
-
-
-def install() -> bool:
-    """Looks at calls of graphs, and at what runs beside each other in them. Returns False if others' methods do."""
-    found = [
-        wrap_method(PregelRunner, "tick", _running),
-        wrap_method(PregelRunner, "atick", _arunning),
-        wrap_method(_TaskFunction, "__call__", _beginning_a_task),
-        wrap_method(Pregel, "invoke", _inside, _ainside),
-        wrap_method(Pregel, "ainvoke", _inside, _ainside),
-    ]
-    return None not in found
-
-
-@contextmanager
-def _set(found: Around) -> Iterator[None]:
-    before = around.set(found)
-    try:
-        yield
-    finally:
-        around.reset(before)
-
-
-def _running(own: Any, name: str) -> Any:
-    def method(runner: Any, tasks: Any, **named: Any) -> Iterator[None]:
-        tasks = tuple(tasks)
-        here = Around(alone=len(tasks) == 1)
-        with closing(own.__get__(runner, type(runner))(tasks, **named)) as steps:
-            while True:  # the reader of a stream runs between two steps
-                with _set(here):
-                    if next(steps, _END) is _END:
-                        return
-                yield
-
-    return method
-
-
-def _arunning(own: Any, name: str) -> Any:
-    async def method(runner: Any, tasks: Any, **named: Any) -> AsyncIterator[None]:
-        tasks = tuple(tasks)
-        here = Around(alone=len(tasks) == 1)
-        async with aclosing(own.__get__(runner, type(runner))(tasks, **named)) as steps:
-            while True:
-                with _set(here):
-                    if await anext(steps, _END) is _END:
-                        return
-                yield
-
-    return method
-
-
-_END: Any = object()
-
-
-def _beginning_a_task(own: Any, name: str) -> Any:
-    def method(task: Any, /, *args: Any, **named: Any) -> Any:
-        if (here := around.get()) is not None:  # the function that has called it goes on
-            here.shared()
-        return own.__get__(task, type(task))(*args, **named)
-
-    return method
+def install() -> None:
+    """Looks at calls of graphs, and at what runs beside each other in them, from now on."""
+    acting.install()
+    for name in ("invoke", "ainvoke"):
+        wrap_method(Pregel, name, _inside, _ainside)
 
 
 def _inside(own: Any, name: str) -> Any:
@@ -195,7 +98,7 @@ def gains(graph: Any, trust: Any = None, known: dict[int, bool] | None = None) -
 def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None = None) -> list[Any]:
     """Returns the graphs that run inside of a graph, and whose calls gain by themselves. For the rest see ``gains``."""
     known = {id(graph): False} if known is None else known
-    held = [inner for step in steps_of(graph) for inner in held_by(step)]
+    held = [inner for step in steps_of(graph) for inner in graphs_held(step.obj)]
     found = {id(inner): inner for inner in (*_nodes(graph), *held) if inner is not graph}
     return [inner for inner in found.values() if gains(inner, trust, known)]
 
@@ -209,38 +112,3 @@ def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turn
 
 def _nodes(graph: Any) -> list[Any]:
     return [inner for node in graph.nodes.values() for inner in node.subgraphs if isinstance(inner, CompiledStateGraph)]
-
-
-def held_by(step: Step) -> list[Any]:
-    """Returns the graphs that a step refers to: by closures, globals, defaults and attributes of its functions."""
-    found: dict[int, Any] = {}
-    seen, todo = set[int](), [(func, 0) for func in attributes_of(step.obj).values()]
-    while todo and len(seen) < _MOST:
-        obj, depth = todo.pop()
-        if id(obj) in seen or depth > _DEPTH:
-            continue
-        seen.add(id(obj))
-        if isinstance(obj, CompiledStateGraph):
-            found[id(obj)] = obj
-        else:
-            todo += [(part, depth + 1) for part in _parts(obj)]
-    return list(found.values())
-
-
-def _parts(obj: Any) -> Sequence[Any]:
-    kind = type(obj)
-    if kind is FunctionType:
-        cells = [cell.cell_contents for cell in obj.__closure__ or () if cell != CellType()]
-        own = () if of_package(obj.__module__ or "") else codes(obj.__code__)  # packages' have no graphs in globals
-        named = [obj.__globals__.get(name) for code in own for name in code.co_names]
-        return [*cells, *(each for each in named if isinstance(each, _HOLDING)), *(obj.__defaults__ or ())]
-    if kind is MethodType:
-        return [obj.__func__, *held_attributes(obj.__self__).values()]
-    if kind is partial:
-        return [obj.func, *obj.args, *obj.keywords.values()]
-    if kind is dict:
-        return list(obj.values())
-    return obj if kind in (list, tuple) else ()
-
-
-_HOLDING = (Pregel, FunctionType, MethodType, partial, dict, list, tuple)

@@ -10,8 +10,8 @@ from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langchain.user_functions import entered
-from fineflow.adapters.langgraph.inner_graphs import held_by, turns_within
-from fineflow.adapters.langgraph.steps import Step, steps_of
+from fineflow.adapters.langgraph.inner_graphs import turns_within
+from fineflow.adapters.langgraph.steps import Step, graphs_held, steps_of
 from fineflow.ir import Note, Ref
 from fineflow.ir.meta import LATE_TOOLS
 
@@ -26,7 +26,7 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
         said = [(turns[id(step.obj)], "")] if id(step.obj) in turns else []
-        for inner in held_by(step):
+        for inner in graphs_held(step.obj):
             found = [each for each in turns_within(inner, b.trust_tools) if id(each.step) not in turns]
             said += [(each, f"in {inner.name}, which it calls, ") for each in found]
         for each, where in said:

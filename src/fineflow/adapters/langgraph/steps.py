@@ -14,14 +14,17 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import called, of_package
 from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
+from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
 from fineflow.adapters.lookahead.scan import Found, codes
 from fineflow.declare import undeclared
 
 _DEPTH = 8  # of graphs inside graphs
+_HELD_DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
 _HOLDING = frozenset({"langchain_core.tools.retriever", "langchain_core.tools.convert"})
 """Modules whose functions only call the user's component: those of ``create_retriever_tool``, ``as_tool`` of a dict."""
 
@@ -143,3 +146,38 @@ def _followed(func: Any) -> bool:
 
 def _module(func: Any) -> str:
     return getattr(called(func), "__module__", None) or ""
+
+
+def graphs_held(runnable: Any) -> list[Any]:
+    """Returns the graphs that a step refers to: by closures, globals, defaults and attributes of its functions."""
+    found: dict[int, Any] = {}
+    seen, todo = set[int](), [(func, 0) for func in attributes_of(runnable).values()]
+    while todo and len(seen) < _MOST:
+        obj, depth = todo.pop()
+        if id(obj) in seen or depth > _HELD_DEPTH:
+            continue
+        seen.add(id(obj))
+        if isinstance(obj, CompiledStateGraph):
+            found[id(obj)] = obj
+        else:
+            todo += [(part, depth + 1) for part in _parts(obj)]
+    return list(found.values())
+
+
+def _parts(obj: Any) -> Sequence[Any]:
+    kind = type(obj)
+    if kind is FunctionType:
+        cells = [cell.cell_contents for cell in obj.__closure__ or () if cell != CellType()]
+        own = () if of_package(obj.__module__ or "") else codes(obj.__code__)  # packages' have no graphs in globals
+        named = [obj.__globals__.get(name) for code in own for name in code.co_names]
+        return [*cells, *(each for each in named if isinstance(each, _MAY_HOLD)), *(obj.__defaults__ or ())]
+    if kind is MethodType:
+        return [obj.__func__, *attributes_held(obj.__self__).values()]
+    if kind is partial:
+        return [obj.func, *obj.args, *obj.keywords.values()]
+    if kind is dict:
+        return list(obj.values())
+    return obj if kind in (list, tuple) else ()
+
+
+_MAY_HOLD = (Pregel, FunctionType, MethodType, partial, dict, list, tuple)

@@ -27,8 +27,7 @@ from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
-from fineflow.adapters.langgraph.acting import acting_of
-from fineflow.adapters.langgraph.inner_graphs import around
+from fineflow.adapters.langgraph.acting import acting_of, acts, around
 from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Offered, Turns
@@ -79,9 +78,9 @@ class Turn:
         early = self._turns.early(name)
         if early is not None and not (self._here.shadows.enters(type(early.tool)) and install()):
             early = None
-        if not self._alone and (self._acting is None or not self._acting.idle):
+        if not (self._alone or (self._by_tools and self._acting.idle)):
             early = None
-        self._begun[number] = self._acting.begun if self._acting is not None else 0
+        self._begun[number] = self._acting.begun
         if early is not None and early.searches:
             only_reads = self._search(early, message, call)
             message.guarded = message.guarded or (early.guards and not only_reads)
@@ -103,9 +102,13 @@ class Turn:
         """True if nothing else of the outermost call runs at the same time."""
         return self._around is None or self._around.alone
 
+    @property
+    def _by_tools(self) -> bool:
+        return self._around is None or self._around.by_tools
+
     def holds(self, number: str) -> bool:
         """Returns True if nothing has changed what a call reads, since it has started."""
-        return self._alone or (self._acting is not None and self._acting.begun == self._begun.get(number))
+        return self._alone or (self._by_tools and self._acting.begun == self._begun.get(number))
 
     def _given(self, tool: Any, call: ToolCall) -> Any:
         """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""
@@ -270,8 +273,7 @@ asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
 def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
     here = under_way.get()
-    acting = None if here is None or id(tool) in getattr(here.shadows, "quiet", ()) else acting_of(here)
-    with nullcontext() if acting is None else acting.run():
+    with nullcontext() if here is None else acts(here, tool):
         yield from _noted(here, number)
 
 

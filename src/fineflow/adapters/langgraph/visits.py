@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableLambda
 from langchain_core.runnables.config import run_in_executor
-from langchain_core.tools import StructuredTool, Tool
+from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.func import _TaskFunction
 
@@ -37,9 +37,9 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
-from fineflow.adapters.langgraph.acting import by_tools, quiet
+from fineflow.adapters.langgraph.acting import around, quiet
 from fineflow.adapters.langgraph.early_nodes import across
-from fineflow.adapters.langgraph.inner_graphs import around, graphs_inside
+from fineflow.adapters.langgraph.inner_graphs import graphs_inside
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
 from fineflow.adapters.langgraph.tools_ahead import Turn
@@ -92,8 +92,7 @@ class GraphShadows(Shadows):
         self.copies: dict[int, _Copy] = {}
         self.alone: dict[int, _Copy] = {}
         self.graphs = {id(each): each for each in graphs_inside(obj, self.options.trust_tools)}
-        self.by_tools = by_tools(obj, self.options.trust_tools)
-        tools = [tool for each in turns for tool in each.node.tools_by_name.values()]
+        tools = [step.obj for step in steps_of(obj) if isinstance(step.obj, BaseTool)]
         self.quiet = {id(tool) for tool in tools if quiet(tool, self.options.trust_tools)}
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
