@@ -15,13 +15,14 @@ from functools import partial
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
+from langchain_core.tools import BaseTool
 from langgraph.func import _TaskFunction
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.pregel._runner import PregelRunner
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.recognition import has_as
+from fineflow.adapters.core.recognition import has_as, of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph.steps import Step, attributes_of, steps_of
 from fineflow.adapters.langgraph.turns import Turns, turns_of
@@ -32,7 +33,7 @@ _DEPTH, _MOST = 6, 500  # of functions and containers inside of each other, and 
 
 
 class Around:
-    """What runs at the same time as a node: the other nodes of its superstep, and graphs that its functions call.
+    """What runs at the same time as a node: others of its superstep, and tools and graphs that it or a tool calls.
 
     alone: whether nothing else of the outermost call does. Once something has, it stays False.
     """
@@ -53,9 +54,9 @@ class Around:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Is the call of a graph here: a second one at the same time is beside it."""
+        """Is the call of a graph or a tool here: a second one at the same time is beside it."""
         mine = object()
-        self._calls.add(mine)  # in one step: functions may call graphs in several threads
+        self._calls.add(mine)  # in one step: they may be called in several threads
         if len(self._calls) > 1:
             self._alone = False
         try:
@@ -74,6 +75,8 @@ def install() -> bool:
         wrap_method(PregelRunner, "tick", _running),
         wrap_method(PregelRunner, "atick", _arunning),
         wrap_method(_TaskFunction, "__call__", _beginning_a_task),
+        wrap_method(BaseTool, "run", _in_a_tool, _ain_a_tool),
+        wrap_method(BaseTool, "arun", _in_a_tool, _ain_a_tool),
         wrap_method(Pregel, "invoke", _inside, _ainside),
         wrap_method(Pregel, "ainvoke", _inside, _ainside),
     ]
@@ -129,6 +132,32 @@ def _beginning_a_task(own: Any, name: str) -> Any:
     return method
 
 
+def _in_a_tool(own: Any, name: str) -> Any:
+    def method(tool: Any, /, *args: Any, **named: Any) -> Any:
+        with _tool_here():
+            return own.__get__(tool, type(tool))(*args, **named)
+
+    return method
+
+
+def _ain_a_tool(own: Any, name: str) -> Any:
+    async def method(tool: Any, /, *args: Any, **named: Any) -> Any:
+        with _tool_here():
+            return await own.__get__(tool, type(tool))(*args, **named)
+
+    return method
+
+
+@contextmanager
+def _tool_here() -> Iterator[None]:
+    """Is the call of a tool: one ``ToolNode`` may make several at the same time."""
+    if (here := around.get()) is None:
+        yield
+        return
+    with here.call(), _set(Around(alone=True)):
+        yield
+
+
 def _inside(own: Any, name: str) -> Any:
     def method(graph: Any, /, *args: Any, **named: Any) -> Any:
         with _entered(graph, name, own) as call:
@@ -159,13 +188,22 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
     here = around.get()
     with nullcontext() if here is None else here.call():
         if (fast := _nested(graph, name, stock)) is None:
-            yield stock
+            with _set(Around(alone=False)) if _is_beside(graph) else nullcontext():
+                yield stock
             return
         before = _entering.set(graph)
         try:
             yield getattr(fast, name)
         finally:
             _entering.reset(before)
+
+
+def _is_beside(graph: Any) -> bool:
+    """Returns True if code of the user's may run beside a call of a graph here."""
+    here: Claiming | None = under_way.get()
+    while here is not None and id(graph) not in getattr(here.shadows, "beside", ()):
+        here = here.outer
+    return here is not None
 
 
 def _nested(graph: Any, name: str, stock: Any) -> Any:
@@ -197,14 +235,22 @@ def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None =
     known = {id(graph): False} if known is None else known
     held = [inner for step in steps_of(graph) for inner in held_by(step)]
     found = {id(inner): inner for inner in (*_nodes(graph), *held) if inner is not graph}
-    return [inner for inner in found.values() if gains(inner, trust, known)]
+    beside = graphs_beside(graph)
+    return [inner for inner in found.values() if id(inner) not in beside and gains(inner, trust, known)]
+
+
+def graphs_beside(graph: Any) -> set[int]:
+    """Returns the ids of graphs beside which code of the user's may run: by functions that start tasks or threads."""
+    return {id(inner) for step in steps_of(graph) if _starts_others(step) for inner in held_by(step)}
 
 
 def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turns]:
-    """Yields the ``turns_of`` a graph, and those of its nodes that are graphs."""
+    """Yields the ``turns_of`` a graph and of its nodes that are graphs, except for ``graphs_beside``."""
     yield from turns_of(graph, trust)
+    beside = graphs_beside(graph)
     for inner in _nodes(graph) if depth < _DEPTH else ():
-        yield from turns_within(inner, trust, depth + 1)
+        if id(inner) not in beside:
+            yield from turns_within(inner, trust, depth + 1)
 
 
 def _nodes(graph: Any) -> list[Any]:
@@ -213,18 +259,27 @@ def _nodes(graph: Any) -> list[Any]:
 
 def held_by(step: Step) -> list[Any]:
     """Returns the graphs that a step refers to: by closures, globals, defaults and attributes of its functions."""
-    found: dict[int, Any] = {}
+    return [obj for obj in _referred(step) if isinstance(obj, CompiledStateGraph)]
+
+
+def _starts_others(step: Step) -> bool:
+    functions = (obj for obj in _referred(step) if type(obj) is FunctionType and not of_package(obj.__module__))
+    return any(not _STARTING.isdisjoint(code.co_names) for func in functions for code in codes(func.__code__))
+
+
+def _referred(step: Step) -> list[Any]:
+    """Returns graphs, functions and containers that a step refers to, directly or by each other."""
+    found: list[Any] = []
     seen, todo = set[int](), [(func, 0) for func in attributes_of(step.obj).values()]
     while todo and len(seen) < _MOST:
         obj, depth = todo.pop()
         if id(obj) in seen or depth > _DEPTH:
             continue
         seen.add(id(obj))
-        if isinstance(obj, CompiledStateGraph):
-            found[id(obj)] = obj
-        else:
+        found.append(obj)
+        if not isinstance(obj, CompiledStateGraph):
             todo += [(part, depth + 1) for part in _parts(obj)]
-    return list(found.values())
+    return found
 
 
 def _parts(obj: Any) -> Sequence[Any]:
@@ -241,5 +296,14 @@ def _parts(obj: Any) -> Sequence[Any]:
         return list(obj.values())
     return obj if kind in (list, tuple) else ()
 
+
+_STARTING = frozenset(
+    {
+        *("create_task", "ensure_future", "gather", "TaskGroup", "start_soon", "to_thread", "run_in_executor"),
+        *("submit", "Thread", "ThreadPoolExecutor", "ContextThreadPoolExecutor", "RunnableParallel"),
+        *("Process", "ProcessPoolExecutor", "Popen"),
+    }
+)
+"""What functions refer to that let other code run at the same time."""
 
 _HOLDING = (Pregel, FunctionType, MethodType, partial, dict, list, tuple)

@@ -27,6 +27,7 @@ from fineflow.adapters.core.claiming import Claiming, side, under_way
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
+from fineflow.adapters.langgraph.inner_graphs import around
 from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Offered, Turns
@@ -45,7 +46,7 @@ class Turn:
     def __init__(self, here: Claiming, turns: Turns, left: Callable[[Any, Exception], None]) -> None:
         self._here, self._turns, self._left = here, turns, left
         self.answers = here.shadows.options.stream_answers
-        self._ids = set[str]()
+        self._ids, self._around = set[str](), around.get()
         self._drops: list[Callable[[], None]] = []
         self.calls = SideBySide(here.call)
         here.call.groups.append(self.calls)
@@ -72,6 +73,8 @@ class Turn:
         if offered is None or number in self._ids:
             return
         self._ids.add(number)
+        if self._around is not None and not self._around.alone:  # something else has begun since
+            return
         early = self._turns.early(name)
         if early is not None and not (self._here.shadows.enters(type(early.tool)) and install()):
             early = None

@@ -38,7 +38,7 @@ from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, c
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
 from fineflow.adapters.langgraph.early_nodes import across
-from fineflow.adapters.langgraph.inner_graphs import around, graphs_inside
+from fineflow.adapters.langgraph.inner_graphs import around, graphs_beside, graphs_inside
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
 from fineflow.adapters.langgraph.tools_ahead import Turn
@@ -91,6 +91,7 @@ class GraphShadows(Shadows):
         self.copies: dict[int, _Copy] = {}
         self.alone: dict[int, _Copy] = {}
         self.graphs = {id(each): each for each in graphs_inside(obj, self.options.trust_tools)}
+        self.beside = graphs_beside(obj)
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
 
