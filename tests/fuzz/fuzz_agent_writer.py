@@ -321,8 +321,8 @@ class Writes:
             retry = ", retry_policy=RetryPolicy(max_attempts=2, initial_interval=0.1, jitter=False)"
             self.add(f"outer.add_node('agent', call_inner{retry if self.chance(0.15) else ''})")
         self.add("outer.add_edge(START, 'agent')")
-        if self.chance(0.3):
-            does = "w.does" if self.sync else "await w.adoes"
+        if not self.sync and self.chance(0.4):  # which of two threads is first is open
+            does = "await w.adoes"
             self.add(f"{start} beside_it(state: MessagesState):")
             self.add(f"    {does}('beside it', 'floods', {self.seconds()}, writes='archive', early=True)")
             self.add("outer.add_node('beside', beside_it)", "outer.add_edge(START, 'beside')")

@@ -74,6 +74,10 @@ def _called(paged: Paged, agent: Any) -> Any:
     return _node(lambda state: _answered(agent.invoke(state)))
 
 
+def _streamed(paged: Paged, agent: Any) -> Any:
+    return _node(lambda state: _answered(list(agent.stream(state, stream_mode="values"))[-1]))
+
+
 def _gathered(paged: Paged, agent: Any) -> Any:
     async def node(state: MessagesState) -> Any:
         found, _ = await asyncio.gather(agent.ainvoke(state), asyncio.to_thread(paged.write))
@@ -137,8 +141,16 @@ def _tools(paged: Paged, agent: Any, version: Any) -> Any:
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
 @pytest.mark.parametrize(
     "outer",
-    [_gathered, _task_beside, _threads, _nodes, partial(_tools, version="v1"), partial(_tools, version="v2")],
-    ids=["gather", "task", "threads", "nodes", "one ToolNode", "several ToolNodes"],
+    [
+        _gathered,
+        _task_beside,
+        _threads,
+        _nodes,
+        partial(_tools, version="v1"),
+        partial(_tools, version="v2"),
+        _streamed,
+    ],
+    ids=["gather", "task", "threads", "nodes", "one ToolNode", "several ToolNodes", "stream"],
 )
 def test_tools_of_an_inner_agent_see_what_is_written_beside_it(outer: Made, entry: str) -> None:
     if outer in (_gathered, _task_beside) and entry == "invoke":
@@ -152,7 +164,14 @@ def test_tools_of_an_inner_agent_that_is_alone_start_early() -> None:
     assert mine.early and after < before
 
 
-def test_the_explanation_says_why_tools_of_an_inner_agent_start_late() -> None:
-    said = " ".join(str(fineflow.explain(Paged(_gathered).graph)).split())
-    assert "start when stock makes their calls: a function that calls it starts tasks or threads" in said
+@pytest.mark.parametrize(
+    ("outer", "why"),
+    [
+        (_gathered, "a function that calls it starts tasks or threads"),
+        (_streamed, "the function that calls it asks for a stream"),
+    ],
+)
+def test_the_explanation_says_why_tools_of_an_inner_agent_start_late(outer: Made, why: str) -> None:
+    said = " ".join(str(fineflow.explain(Paged(outer).graph)).split())
+    assert f"start when stock makes their calls: {why}" in said
     assert "start when the model has written them" not in said

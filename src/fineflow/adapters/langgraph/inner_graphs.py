@@ -239,9 +239,9 @@ def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None =
     return [inner for inner in found.values() if id(inner) not in beside and gains(inner, trust, known)]
 
 
-def graphs_beside(graph: Any) -> set[int]:
-    """Returns the ids of graphs beside which code of the user's may run: by functions that start tasks or threads."""
-    return {id(inner) for step in steps_of(graph) if _starts_others(step) for inner in held_by(step)}
+def graphs_beside(graph: Any) -> dict[int, str]:
+    """Returns the graphs whose tools start late in calls by functions, by id, and why."""
+    return {id(inner): why for step in steps_of(graph) if (why := _why_late(step)) for inner in held_by(step)}
 
 
 def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turns]:
@@ -262,9 +262,17 @@ def held_by(step: Step) -> list[Any]:
     return [obj for obj in _referred(step) if isinstance(obj, CompiledStateGraph)]
 
 
-def _starts_others(step: Step) -> bool:
-    functions = (obj for obj in _referred(step) if type(obj) is FunctionType and not of_package(obj.__module__))
-    return any(not _STARTING.isdisjoint(code.co_names) for func in functions for code in codes(func.__code__))
+def _why_late(step: Step) -> str:
+    """Returns why tools of graphs that a step calls start late; "" if they need not."""
+    functions = [obj for obj in _referred(step) if type(obj) is FunctionType]
+    own = [func for func in functions if not of_package(func.__module__)]
+    if not _named(own).isdisjoint(_STARTING):
+        return "a function that calls it starts tasks or threads, which may change what they read"
+    return "" if not _named(functions).isdisjoint(_CALLING) else "the function that calls it asks for a stream"
+
+
+def _named(functions: Sequence[FunctionType]) -> set[str]:
+    return {name for func in functions for code in codes(func.__code__) for name in code.co_names}
 
 
 def _referred(step: Step) -> list[Any]:
@@ -305,5 +313,8 @@ _STARTING = frozenset(
     }
 )
 """What functions refer to that let other code run at the same time."""
+
+_CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})
+"""Methods of graphs whose calls run ahead inside of another graph."""
 
 _HOLDING = (Pregel, FunctionType, MethodType, partial, dict, list, tuple)

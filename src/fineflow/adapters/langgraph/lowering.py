@@ -16,7 +16,6 @@ from fineflow.ir import Note, Ref
 from fineflow.ir.meta import LATE_TOOLS
 
 _WHILE = "while earlier nodes run (in calls that do not stream, or all with optimize(..., across_nodes=True))"
-_BESIDE = "a function that calls it starts tasks or threads, which may change what they read"
 
 
 def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
@@ -29,9 +28,9 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
             output = _lowered(step, b)
         said = [(turns[id(step.obj)], "")] if id(step.obj) in turns else []
         for inner in held_by(step):
-            if id(inner) in beside:
-                why = f"tools of {inner.name}, which it calls, start when stock makes their calls: {_BESIDE}"
-                b.notes.append(Note(LATE_TOOLS, output.name, False, why))
+            if (why := beside.get(id(inner))) is not None:
+                text = f"tools of {inner.name}, which it calls, start when stock makes their calls: {why}"
+                b.notes.append(Note(LATE_TOOLS, output.name, False, text))
                 continue
             said += [(each, f"in {inner.name}, which it calls, ") for each in turns_within(inner, b.trust_tools)]
         for each, where in said:
