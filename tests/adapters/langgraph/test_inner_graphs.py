@@ -15,6 +15,7 @@ from agent_cases import FOUR, Agent, both, written
 from langchain.agents import create_agent
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.tools import BaseTool, tool
+from langgraph.func import entrypoint, task
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import create_react_agent
 
@@ -78,6 +79,18 @@ def _streamed(paged: Paged, agent: Any) -> Any:
     return _node(lambda state: _answered(list(agent.stream(state, stream_mode="values"))[-1]))
 
 
+def _tasks(paged: Paged, agent: Any) -> Any:
+    @task
+    def asked(state: Any) -> Any:
+        return _answered(agent.invoke(state))
+
+    @entrypoint()
+    def run(state: Any) -> Any:
+        return asked(state).result()
+
+    return run
+
+
 def _gathered(paged: Paged, agent: Any) -> Any:
     async def node(state: MessagesState) -> Any:
         found, _ = await asyncio.gather(agent.ainvoke(state), asyncio.to_thread(paged.write))
@@ -88,9 +101,9 @@ def _gathered(paged: Paged, agent: Any) -> Any:
 
 def _task_beside(paged: Paged, agent: Any) -> Any:
     async def node(state: MessagesState) -> Any:
-        task = asyncio.create_task(asyncio.to_thread(paged.write))
+        beside = asyncio.create_task(asyncio.to_thread(paged.write))
         found = await agent.ainvoke(state)
-        await task
+        await beside
         return _answered(found)
 
     return _node(node)
@@ -149,8 +162,9 @@ def _tools(paged: Paged, agent: Any, version: Any) -> Any:
         partial(_tools, version="v1"),
         partial(_tools, version="v2"),
         _streamed,
+        _tasks,
     ],
-    ids=["gather", "task", "threads", "nodes", "one ToolNode", "several ToolNodes", "stream"],
+    ids=["gather", "task", "threads", "nodes", "one ToolNode", "several ToolNodes", "stream", "@task"],
 )
 def test_tools_of_an_inner_agent_see_what_is_written_beside_it(outer: Made, entry: str) -> None:
     if outer in (_gathered, _task_beside) and entry == "invoke":
@@ -168,6 +182,7 @@ def test_tools_of_an_inner_agent_that_is_alone_start_early() -> None:
     ("outer", "why"),
     [
         (_gathered, "a function that calls it starts tasks or threads"),
+        (_tasks, "a function that calls it starts tasks or threads"),
         (_streamed, "the function that calls it asks for a stream"),
     ],
 )

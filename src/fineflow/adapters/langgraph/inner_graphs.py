@@ -264,9 +264,10 @@ def held_by(step: Step) -> list[Any]:
 
 def _why_late(step: Step) -> str:
     """Returns why tools of graphs that a step calls start late; "" if they need not."""
-    functions = [obj for obj in _referred(step) if type(obj) is FunctionType]
+    referred = _referred(step)
+    functions = [obj for obj in referred if type(obj) is FunctionType]
     own = [func for func in functions if not of_package(func.__module__)]
-    if not _named(own).isdisjoint(_STARTING):
+    if not _named(own).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred):
         return "a function that calls it starts tasks or threads, which may change what they read"
     return "" if not _named(functions).isdisjoint(_CALLING) else "the function that calls it asks for a stream"
 
@@ -302,6 +303,8 @@ def _parts(obj: Any) -> Sequence[Any]:
         return [obj.func, *obj.args, *obj.keywords.values()]
     if kind is dict:
         return list(obj.values())
+    if isinstance(obj, _TaskFunction):
+        return [obj.func]
     return obj if kind in (list, tuple) else ()
 
 
@@ -317,4 +320,4 @@ _STARTING = frozenset(
 _CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})
 """Methods of graphs whose calls run ahead inside of another graph."""
 
-_HOLDING = (Pregel, FunctionType, MethodType, partial, dict, list, tuple)
+_HOLDING = (Pregel, _TaskFunction, FunctionType, MethodType, partial, dict, list, tuple)
