@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
@@ -11,6 +12,7 @@ ODDS = (6, 6, 5, 4, 2, 1)
 MODES = ("values", "updates", "messages", "custom", "tasks", "checkpoints", "debug")
 
 IMPORTS = """\
+import asyncio
 from typing import Annotated, Any
 
 import fineflow
@@ -30,7 +32,7 @@ from langgraph.config import get_config, get_store, get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
 from langgraph.store.memory import InMemoryStore
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, RetryPolicy, interrupt
 """
 
 
@@ -66,6 +68,8 @@ class Writes:
         self._model("model", "scripts", names, self.texts, 3)
         self.add("tools = []", *(f"tools.append({name})" for name in names))
         self._app()
+        if self.chance(0.3):
+            self._outer()
         self._steps()
         self.add(f"THREADS = {self.threads}")
         return "\n".join(self.lines) + "\n"
@@ -282,6 +286,49 @@ class Writes:
         router = self.one("tools_condition", "route")
         self.add("graph.add_edge(START, 'model')", f"graph.add_conditional_edges('model', {router}, ['tools', END])")
         self.add("graph.add_edge('tools', 'model')", f"app = graph.compile({more.removeprefix(', ')})")
+
+    def _outer(self) -> None:
+        """Puts the agent into an outer graph: as a node, or called by a function of one; alone, or beside another."""
+        self.lines[-1] = self.lines[-1].replace("app = ", "inner = ")
+        self.lines[-1] = re.sub(r",? ?(checkpointer|store)=\w+\(\)", "", self.lines[-1]).replace(
+            "compile(, ", "compile("
+        )
+        self.add("outer = StateGraph(MessagesState)")
+        call = "inner.invoke(state)" if self.sync else "await inner.ainvoke(state)"
+        start = "def" if self.sync else "async def"
+        kind = self.one("node", "called", "called", "gathered", "streamed")
+        if kind == "gathered" and self.sync:
+            kind = "called"
+        if kind == "node":
+            self.add("outer.add_node('agent', inner)")
+        else:
+            self.add(f"{start} call_inner(state: MessagesState):")
+            does = "w.does" if self.sync else "await w.adoes"
+            if self.chance(0.3):
+                self.add(f"    {does}('before', 'rivers', {self.seconds()}, writes='archive', early=True)")
+            if kind == "gathered":
+                beside = f"w.adoes('beside', 'rivers', {self.seconds()}, writes='archive', early=True)"
+                self.add(f"    found, _ = await asyncio.gather(inner.ainvoke(state), {beside})")
+            elif kind == "streamed":
+                entry = "for found in inner.stream" if self.sync else "async for found in inner.astream"
+                self.add(f"    {entry}(state, stream_mode='values'):", "        pass")
+            else:
+                self.add(f"    found = {call}")
+            if self.chance(0.3):
+                self.add(f"    {does}('after', 'rivers', {self.seconds()}, writes='archive', early=True)")
+            given = "found['messages']" if self.chance(0.5) else "[found['messages'][-1]]"
+            self.add(f"    return {{'messages': {given}}}")
+            retry = ", retry_policy=RetryPolicy(max_attempts=2, initial_interval=0.1, jitter=False)"
+            self.add(f"outer.add_node('agent', call_inner{retry if self.chance(0.15) else ''})")
+        self.add("outer.add_edge(START, 'agent')")
+        if not self.sync and self.chance(0.4):  # which of two threads is first is open
+            does = "await w.adoes"
+            self.add(f"{start} beside_it(state: MessagesState):")
+            self.add(f"    {does}('beside it', 'floods', {self.seconds()}, writes='archive', early=True)")
+            self.add("outer.add_node('beside', beside_it)", "outer.add_edge(START, 'beside')")
+        saves = "checkpointer=InMemorySaver()" if self.saves else ""
+        stores = "store=InMemoryStore()" if self.stores else ""
+        self.add(f"app = outer.compile({', '.join(each for each in (saves, stores) if each)})")
 
     # What is done with it.
 

@@ -9,7 +9,7 @@ one of them has begun is not claimed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext
+from contextlib import aclosing, closing, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
@@ -35,14 +35,17 @@ _END: Any = object()
 
 
 class Around:
-    """A superstep, and what its nodes call: all that runs at the same time in one graph. tasks: those of its nodes."""
+    """A superstep, or the run of a tool, and what it calls: all that may run at the same time there.
+
+    tasks: those of the nodes. alone: False where code that nobody knows runs beside what it calls.
+    """
 
     __slots__ = ("_alone", "_calls", "_known", "_outer", "_tasks")
 
-    def __init__(self, tasks: Sequence[Any]) -> None:
+    def __init__(self, tasks: Sequence[Any] = (), *, alone: bool = True) -> None:
         self._tasks, self._outer = tasks, around.get()
-        self._alone = len(tasks) == 1
-        self._known: bool | None = None
+        self._alone = alone and len(tasks) <= 1
+        self._known: bool | None = None if tasks else False
         self._calls = set[object]()
 
     @property
@@ -63,9 +66,9 @@ class Around:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Is the call of a graph here: a second one at the same time is beside it."""
+        """Is the call of a graph or of a tool here: a second one at the same time is beside it."""
         mine = object()
-        self._calls.add(mine)  # in one step: functions may call graphs in several threads
+        self._calls.add(mine)  # in one step: they may be called in several threads
         if len(self._calls) > 1:
             self._alone = False
         try:
@@ -86,7 +89,8 @@ def install() -> None:
 
 
 @contextmanager
-def _set(found: Around) -> Iterator[None]:
+def inside(found: Around) -> Iterator[None]:
+    """Is what runs there."""
     before = around.set(found)
     try:
         yield
@@ -100,7 +104,7 @@ def _running(own: Any, name: str) -> Any:
         here = Around(tasks)
         with closing(own.__get__(runner, type(runner))(tasks, **named)) as steps:
             while True:  # the reader of a stream runs between two steps
-                with _set(here):
+                with inside(here):
                     if next(steps, _END) is _END:
                         return
                 yield
@@ -114,7 +118,7 @@ def _arunning(own: Any, name: str) -> Any:
         here = Around(tasks)
         async with aclosing(own.__get__(runner, type(runner))(tasks, **named)) as steps:
             while True:
-                with _set(here):
+                with inside(here):
                     if await anext(steps, _END) is _END:
                         return
                 yield
@@ -141,7 +145,7 @@ class Acting:
     @property
     def idle(self) -> bool:
         """True if none runs but those that the current code is a part of."""
-        return self._running <= _inside.get()
+        return self._running <= _within.get()
 
     @contextmanager
     def run(self) -> Iterator[None]:
@@ -149,15 +153,15 @@ class Acting:
         mine = object()
         self._running.add(mine)
         self.begun += 1
-        before = _inside.set(_inside.get() | {mine})
+        before = _within.set(_within.get() | {mine})
         try:
             yield
         finally:
-            _inside.reset(before)
+            _within.reset(before)
             self._running.discard(mine)
 
 
-_inside: ContextVar[frozenset[object]] = ContextVar("fineflow_acting", default=frozenset())
+_within: ContextVar[frozenset[object]] = ContextVar("fineflow_acting", default=frozenset())
 """The runs of tools that the current code is a part of."""
 
 
@@ -166,11 +170,16 @@ def acting_of(here: Claiming) -> Acting:
     return _outermost(here).call.memory(Acting)
 
 
-def acts(here: Claiming, tool: BaseTool) -> AbstractContextManager[None]:
-    """Returns a context for a run of a tool, which counts it if it may change what others read."""
-    inside = getattr(_outermost(here).shadows, "graphs", ())  # without graphs inside, the model is alone
-    counts = inside and id(tool) not in getattr(here.shadows, "quiet", ())
-    return acting_of(here).run() if counts else nullcontext()
+@contextmanager
+def running(here: Claiming, tool: BaseTool) -> Iterator[None]:
+    """Is the run of a tool, which counts if it may change what others read."""
+    step = around.get()
+    if step is None or not getattr(_outermost(here).shadows, "graphs", ()):  # without graphs inside, a model is alone
+        yield
+        return
+    counts = id(tool) not in getattr(here.shadows, "quiet", ())
+    with step.call(), inside(Around()), acting_of(here).run() if counts else nullcontext():
+        yield
 
 
 def _outermost(here: Claiming) -> Claiming:

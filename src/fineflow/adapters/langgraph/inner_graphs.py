@@ -18,8 +18,8 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import has_as
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph import acting
-from fineflow.adapters.langgraph.acting import around
-from fineflow.adapters.langgraph.steps import graphs_held, steps_of
+from fineflow.adapters.langgraph.acting import Around, around, inside
+from fineflow.adapters.langgraph.steps import graphs_held, steps_of, why_late
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 
 _DEPTH = 8  # of graphs inside graphs
@@ -62,13 +62,22 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
     here = around.get()
     with nullcontext() if here is None else here.call():
         if (fast := _nested(graph, name, stock)) is None:
-            yield stock
+            with inside(Around(alone=False)) if _is_beside(graph) else nullcontext():
+                yield stock
             return
         before = _entering.set(graph)
         try:
             yield getattr(fast, name)
         finally:
             _entering.reset(before)
+
+
+def _is_beside(graph: Any) -> bool:
+    """Returns True if code of the user's may run beside a call of a graph here."""
+    here: Claiming | None = under_way.get()
+    while here is not None and id(graph) not in getattr(here.shadows, "beside", ()):
+        here = here.outer
+    return here is not None
 
 
 def _nested(graph: Any, name: str, stock: Any) -> Any:
@@ -100,14 +109,23 @@ def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None =
     known = {id(graph): False} if known is None else known
     held = [inner for step in steps_of(graph) for inner in graphs_held(step.obj)]
     found = {id(inner): inner for inner in (*_nodes(graph), *held) if inner is not graph}
-    return [inner for inner in found.values() if gains(inner, trust, known)]
+    beside = graphs_beside(graph)
+    return [inner for inner in found.values() if id(inner) not in beside and gains(inner, trust, known)]
+
+
+def graphs_beside(graph: Any) -> dict[int, str]:
+    """Returns the graphs whose tools start late in calls by functions, by id, and why."""
+    late = ((step.obj, why_late(step.obj)) for step in steps_of(graph))
+    return {id(inner): why for step, why in late if why for inner in graphs_held(step)}
 
 
 def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turns]:
-    """Yields the ``turns_of`` a graph, and those of its nodes that are graphs."""
+    """Yields the ``turns_of`` a graph and of its nodes that are graphs, except for ``graphs_beside``."""
     yield from turns_of(graph, trust)
+    beside = graphs_beside(graph)
     for inner in _nodes(graph) if depth < _DEPTH else ():
-        yield from turns_within(inner, trust, depth + 1)
+        if id(inner) not in beside:
+            yield from turns_within(inner, trust, depth + 1)
 
 
 def _nodes(graph: Any) -> list[Any]:

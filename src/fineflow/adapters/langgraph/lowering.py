@@ -10,7 +10,7 @@ from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langchain.user_functions import entered
-from fineflow.adapters.langgraph.inner_graphs import turns_within
+from fineflow.adapters.langgraph.inner_graphs import graphs_beside, turns_within
 from fineflow.adapters.langgraph.steps import Step, graphs_held, steps_of
 from fineflow.ir import Note, Ref
 from fineflow.ir.meta import LATE_TOOLS
@@ -22,11 +22,16 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
     """Appends a primitive for each step of a graph; returns the last one."""
     output, turns = Ref("input"), {id(each.step): each for each in turns_within(graph, b.trust_tools)}
     ahead = {id(b.across_nodes.nodes[name].step) for name in b.across_nodes.free} if b.across_nodes else set[int]()
+    beside = graphs_beside(graph)
     for step in steps_of(graph):
         with b.step(), b.inside("", step.name):
             output = _lowered(step, b)
         said = [(turns[id(step.obj)], "")] if id(step.obj) in turns else []
         for inner in graphs_held(step.obj):
+            if (why := beside.get(id(inner))) is not None:
+                text = f"tools of {inner.name}, which it calls, start when stock makes their calls: {why}"
+                b.notes.append(Note(LATE_TOOLS, output.name, False, text))
+                continue
             found = [each for each in turns_within(inner, b.trust_tools) if id(each.step) not in turns]
             said += [(each, f"in {inner.name}, which it calls, ") for each in found]
         for each, where in said:

@@ -25,6 +25,18 @@ from fineflow.declare import undeclared
 
 _DEPTH = 8  # of graphs inside graphs
 _HELD_DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
+_STARTING = frozenset(
+    {
+        *("create_task", "ensure_future", "gather", "TaskGroup", "start_soon", "to_thread", "run_in_executor"),
+        *("submit", "Thread", "ThreadPoolExecutor", "ContextThreadPoolExecutor", "RunnableParallel"),
+        *("Process", "ProcessPoolExecutor", "Popen"),
+    }
+)
+"""What functions refer to that let other code run at the same time."""
+
+_CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})
+"""Methods of graphs whose calls run ahead inside of another graph."""
+
 _HOLDING = frozenset({"langchain_core.tools.retriever", "langchain_core.tools.convert"})
 """Modules whose functions only call the user's component: those of ``create_retriever_tool``, ``as_tool`` of a dict."""
 
@@ -150,18 +162,36 @@ def _module(func: Any) -> str:
 
 def graphs_held(runnable: Any) -> list[Any]:
     """Returns the graphs that a step refers to: by closures, globals, defaults and attributes of its functions."""
-    found: dict[int, Any] = {}
+    return [obj for obj in _referred(runnable) if isinstance(obj, CompiledStateGraph)]
+
+
+def why_late(runnable: Any) -> str:
+    """Returns why tools of graphs that a step calls start late; "" if they need not."""
+    referred = _referred(runnable)
+    functions = [obj for obj in referred if type(obj) is FunctionType]
+    own = [func for func in functions if not of_package(func.__module__ or "")]
+    if not _named(own).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred):
+        return "a function that calls it starts tasks or threads, which may change what they read"
+    return "" if not _named(functions).isdisjoint(_CALLING) else "the function that calls it asks for a stream"
+
+
+def _named(functions: Sequence[FunctionType]) -> set[str]:
+    return {name for func in functions for code in codes(func.__code__) for name in code.co_names}
+
+
+def _referred(runnable: Any) -> list[Any]:
+    """Returns graphs, functions and containers that a step refers to, directly or by each other."""
+    found: list[Any] = []
     seen, todo = set[int](), [(func, 0) for func in attributes_of(runnable).values()]
     while todo and len(seen) < _MOST:
         obj, depth = todo.pop()
         if id(obj) in seen or depth > _HELD_DEPTH:
             continue
         seen.add(id(obj))
-        if isinstance(obj, CompiledStateGraph):
-            found[id(obj)] = obj
-        else:
+        found.append(obj)
+        if not isinstance(obj, CompiledStateGraph):
             todo += [(part, depth + 1) for part in _parts(obj)]
-    return list(found.values())
+    return found
 
 
 def _parts(obj: Any) -> Sequence[Any]:
@@ -177,7 +207,9 @@ def _parts(obj: Any) -> Sequence[Any]:
         return [obj.func, *obj.args, *obj.keywords.values()]
     if kind is dict:
         return list(obj.values())
+    if isinstance(obj, _TaskFunction):
+        return [obj.func]
     return obj if kind in (list, tuple) else ()
 
 
-_MAY_HOLD = (Pregel, FunctionType, MethodType, partial, dict, list, tuple)
+_MAY_HOLD = (Pregel, _TaskFunction, FunctionType, MethodType, partial, dict, list, tuple)

@@ -27,7 +27,7 @@ from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
-from fineflow.adapters.langgraph.acting import acting_of, acts, around
+from fineflow.adapters.langgraph.acting import acting_of, around, running
 from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Offered, Turns
@@ -273,7 +273,7 @@ asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
 def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
     here = under_way.get()
-    with nullcontext() if here is None else acts(here, tool):
+    with nullcontext() if here is None else running(here, tool):
         yield from _noted(here, number)
 
 
