@@ -23,7 +23,7 @@ from fuzz_forks import Compared, Result, results
 from fuzz_minimize import minimized
 
 TOGETHER = 20  # programs of one process
-APART = frozenset({"extra behind a failure", "in vain", "dropped", "invalid"})  # counted, but no failures
+APART = frozenset({"extra behind a failure", "in vain", "read again", "dropped", "invalid"})  # counted, but no failures
 
 
 class Kind(NamedTuple):

@@ -29,7 +29,7 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langgraph.asking import only_asks
 from fineflow.adapters.langgraph.middleware import around_calls
 from fineflow.adapters.langgraph.steps import attributes_of, flat, graphs_held
-from fineflow.adapters.langgraph.turns import looked_at, offered
+from fineflow.adapters.langgraph.turns import Offered, looked_at, offered
 
 _END: Any = object()
 
@@ -136,32 +136,51 @@ def _beginning_a_task(own: Any, name: str) -> Any:
 
 
 class Acting:
-    """Of one outermost call: the tools that run, and may change something. begun: their number so far."""
+    """Of one outermost call: the runs of tools that may change something, in the order in which they have begun."""
 
     def __init__(self) -> None:
-        self.begun = 0
-        self._running = set[object]()
+        self.begun: list[Acts] = []
+        self._running = set[Acts]()
 
-    @property
-    def idle(self) -> bool:
-        """True if none runs but those that the current code is a part of."""
-        return self._running <= _within.get()
+    def changing(self, tool: Offered) -> bool:
+        """Returns True if one runs that may change what a tool reads, and that the current code is no part of."""
+        return any(run.changes(tool) for run in self._running - _within.get())
+
+    def changed(self, tool: Offered, since: int, turn: object) -> bool:
+        """Returns True if one that may has begun. since: what had begun before. turn: whose own calls do not count."""
+        return any(run.turn is not turn and run.changes(tool) for run in self.begun[since:])
 
     @contextmanager
-    def run(self) -> Iterator[None]:
+    def run(self, run: Acts) -> Iterator[None]:
         """Is the run of such a tool."""
-        mine = object()
-        self._running.add(mine)
-        self.begun += 1
-        before = _within.set(_within.get() | {mine})
+        self._running.add(run)
+        self.begun.append(run)
+        before = _within.set(_within.get() | {run})
         try:
             yield
         finally:
             _within.reset(before)
-            self._running.discard(mine)
+            self._running.discard(run)
 
 
-_within: ContextVar[frozenset[object]] = ContextVar("fineflow_acting", default=frozenset())
+class Acts:
+    """A run of a tool that may change something. turn: that of the model which has called it, if it is known."""
+
+    __slots__ = ("_tool", "turn")
+
+    def __init__(self, tool: Offered | None, turn: object) -> None:
+        self._tool, self.turn = tool, turn
+
+    def changes(self, tool: Offered) -> bool:
+        """Returns True if it may change what a tool reads."""
+        if not (tool.reads or tool.searches):
+            return False
+        if self._tool is None or self._tool.guards:
+            return True
+        return bool(self._tool.writes) if tool.guards else tool.waits_for(self._tool.writes)
+
+
+_within: ContextVar[frozenset[Acts]] = ContextVar("fineflow_acting", default=frozenset())
 """The runs of tools that the current code is a part of."""
 
 
@@ -171,14 +190,15 @@ def acting_of(here: Claiming) -> Acting:
 
 
 @contextmanager
-def running(here: Claiming, tool: BaseTool) -> Iterator[None]:
-    """Is the run of a tool, which counts if it may change what others read."""
+def running(here: Claiming, tool: BaseTool, turn: object) -> Iterator[None]:
+    """Is the run of a tool. turn: that of the model which has called it."""
     step = around.get()
     if step is None or not getattr(_outermost(here).shadows, "graphs", ()):  # without graphs inside, a model is alone
         yield
         return
-    counts = id(tool) not in getattr(here.shadows, "quiet", ())
-    with step.call(), inside(Around()), acting_of(here).run() if counts else nullcontext():
+    known = getattr(here.shadows, "known_tools", {})
+    acts = None if id(tool) in known and known[id(tool)] is None else Acts(known.get(id(tool)), turn)
+    with step.call(), inside(Around()), nullcontext() if acts is None else acting_of(here).run(acts):
         yield
 
 
@@ -220,12 +240,11 @@ def _only_asks_graphs(func: Any) -> bool:
     return of_package(func.__module__ or "") or only_asks(func, graphs=True)
 
 
-def quiet(tool: BaseTool, trust: Any = None) -> bool:
-    """Returns True if running a tool changes nothing: it reads, or it only asks graphs.
+def acting(tool: BaseTool, trust: Any = None) -> Offered | None:
+    """Returns what is known of a tool; None if running it changes nothing: it reads, or it only asks graphs.
 
     trust: the option ``trust_tools``.
     """
     found = offered(tool, trust)
-    if not (found.guards or found.writes):
-        return True
-    return bool(graphs_held(tool)) and all(map(_only_asks_graphs, attributes_of(tool).values()))
+    asks = bool(graphs_held(tool)) and all(map(_only_asks_graphs, attributes_of(tool).values()))
+    return found if (found.guards or found.writes) and not asks else None

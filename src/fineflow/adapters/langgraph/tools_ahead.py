@@ -47,7 +47,7 @@ class Turn:
         self._here, self._turns, self._left = here, turns, left
         self.answers = here.shadows.options.stream_answers
         self._around, self._acting = around.get(), acting_of(here)
-        self._begun: dict[str, int] = {}  # what had acted by then, by the id of a call that has started
+        self._begun: dict[str, tuple[Offered, int]] = {}  # calls that have started, and what had acted by then; by id
         self._ids = set[str]()
         self._drops: list[Callable[[], None]] = []
         self.calls = SideBySide(here.call)
@@ -78,9 +78,8 @@ class Turn:
         early = self._turns.early(name)
         if early is not None and not (self._here.shadows.enters(type(early.tool)) and install()):
             early = None
-        if not (self._alone or (self._by_tools and self._acting.idle)):
+        if early is not None and not self._may_start(early, number):
             early = None
-        self._begun[number] = self._acting.begun
         if early is not None and early.searches:
             only_reads = self._search(early, message, call)
             message.guarded = message.guarded or (early.guards and not only_reads)
@@ -106,9 +105,16 @@ class Turn:
     def _by_tools(self) -> bool:
         return self._around is None or self._around.by_tools
 
+    def _may_start(self, tool: Offered, number: str) -> bool:
+        """Returns True if nothing that runs now may change what a call reads."""
+        self._begun[number] = tool, len(self._acting.begun)
+        return self._alone or (self._by_tools and not self._acting.changing(tool))
+
     def holds(self, number: str) -> bool:
         """Returns True if nothing has changed what a call reads, since it has started."""
-        return self._alone or (self._by_tools and self._acting.begun == self._begun.get(number))
+        if self._alone or number not in self._begun:
+            return True
+        return self._by_tools and not self._acting.changed(*self._begun[number], self)
 
     def _given(self, tool: Any, call: ToolCall) -> Any:
         """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""
@@ -273,12 +279,12 @@ asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
 def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
     here = under_way.get()
-    with nullcontext() if here is None else running(here, tool):
-        yield from _noted(here, number)
-
-
-def _noted(here: Claiming | None, number: Any) -> Iterator[None]:
     turn = _turn_of(here) if number else None
+    with nullcontext() if here is None else running(here, tool, turn):
+        yield from _noted(turn, number)
+
+
+def _noted(turn: Turn | None, number: Any) -> Iterator[None]:
     member = turn.calls.member(str(number)) if turn is not None else None
     before, whose = asked.set(str(number or "")), side.set(member)
     if member is not None:
