@@ -1,0 +1,36 @@
+"""The benchmark of agents over real servers compares what it says, here with quicker tools and models."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+pytest.importorskip("langchain_mcp_adapters")
+
+from benchmarks.public import agent_world, agents
+
+
+def test_agents_over_servers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agent_world, "TOKEN", 0.002)
+
+    async def both() -> list[agents.Seen]:
+        async with agents.world(quicker=20.0) as world:
+            return [
+                await world.seen(
+                    "create_agent, middleware", agents.SERVERS[0], "astream", traced=traced, optimized=optimized
+                )
+                for traced in (False, True)
+                for optimized in (False, True)
+            ]
+
+    stock, mine, traced_stock, traced = asyncio.run(both())
+    assert not agents.differences(stock, mine, asks=False)
+    assert not agents.differences(traced_stock, traced, asks=False)
+    assert len(stock.bodies) == 4 and traced.runs and not mine.runs
+
+
+def test_what_the_ideal_saves() -> None:
+    """Of the three messages with calls of tools, as their JSON says."""
+    assert agent_world.seconds("coast", early=False) > agent_world.seconds("coast", early=True)
+    assert agent_world.seconds("deep", early=False) > agent_world.seconds("coast", early=False)
