@@ -106,7 +106,7 @@ class Writer(ServedInThread):
         self.received.append(body)
         pieces = list(_pieces(body["messages"]))
         if body.get("stream") and not self.at_once:
-            return Response(_stream(pieces), stream=True)
+            return Response(_stream(pieces, TOKEN), stream=True)
         await asyncio.sleep(TOKEN * len(pieces))
         if body.get("stream"):
             return Response(_stream([_sum(pieces)], 0.0), stream=True)
@@ -149,7 +149,7 @@ def _reason(pieces: Sequence[dict[str, Any]]) -> str:
     return "tool_calls" if "tool_calls" in pieces[0] else "stop"
 
 
-async def _stream(pieces: Sequence[dict[str, Any]], token: float = TOKEN) -> AsyncIterator[Any]:
+async def _stream(pieces: Sequence[dict[str, Any]], token: float) -> AsyncIterator[Any]:
     head = {**_HEAD, "object": "chat.completion.chunk"}
     for number, delta in enumerate(pieces):
         if token:
