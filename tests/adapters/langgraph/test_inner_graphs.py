@@ -190,3 +190,15 @@ def test_the_explanation_says_why_tools_of_an_inner_agent_start_late(outer: Made
     said = " ".join(str(fineflow.explain(Paged(outer).graph)).split())
     assert f"start when stock makes their calls: {why}" in said
     assert "start when the model has written them" not in said
+
+
+@pytest.mark.parametrize("outer", [_threads, _nodes])
+def test_an_optimized_agent_in_a_graph_of_stock_reads_what_is_written_beside_it(outer: Made) -> None:
+    """Nobody looks at what that graph runs."""
+
+    def ran(*, optimized: bool) -> tuple[Any, list[str]]:
+        paged = Paged(lambda own, agent: outer(own, fineflow.optimize(agent, strict=True) if optimized else agent))
+        found = virtual_threads.run(lambda: paged.graph.invoke({"messages": [("user", "What about it?")]}))
+        return found.value["messages"][-1].text, paged.early
+
+    assert ran(optimized=True) == (ran(optimized=False)[0], [])
