@@ -113,8 +113,8 @@ def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None =
 
 def graphs_beside(graph: Any) -> dict[int, str]:
     """Returns the graphs whose tools start late in calls by functions, by id, and why."""
-    late = ((step.obj, why_late(step.obj)) for step in steps_of(graph))
-    return {id(inner): why for step, why in late if why for inner in graphs_held(step)}
+    found = ((step.obj, held) for step in steps_of(graph) if (held := graphs_held(step.obj)))
+    return {id(inner): why for step, held in found if (why := why_late(step)) for inner in held}
 
 
 def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turns]:
