@@ -109,6 +109,43 @@ def _task_beside(paged: Paged, agent: Any) -> Any:
     return _node(node)
 
 
+class _Begins:
+    """Its method hides that a task begins."""
+
+    def __init__(self, paged: Paged) -> None:
+        self._paged = paged
+
+    def writing(self) -> Any:
+        return self._task()
+
+    def _task(self) -> Any:
+        return asyncio.create_task(asyncio.to_thread(self._paged.write))
+
+
+def _task_in_a_method(paged: Paged, agent: Any) -> Any:
+    begins = _Begins(paged)
+
+    async def node(state: MessagesState) -> Any:
+        beside = begins.writing()
+        found = await agent.ainvoke(state)
+        await beside
+        return _answered(found)
+
+    return _node(node)
+
+
+def _executor(paged: Paged, agent: Any) -> Any:
+    executor = ContextThreadPoolExecutor(2)
+
+    async def node(state: MessagesState) -> Any:
+        beside = executor.map(paged.write, [1])
+        found = await agent.ainvoke(state)
+        list(beside)
+        return _answered(found)
+
+    return _node(node)
+
+
 def _threads(paged: Paged, agent: Any) -> Any:
     def node(state: MessagesState) -> Any:
         with ContextThreadPoolExecutor(2) as executor:
@@ -157,6 +194,8 @@ def _tools(paged: Paged, agent: Any, version: Any) -> Any:
     [
         _gathered,
         _task_beside,
+        _task_in_a_method,
+        _executor,
         _threads,
         _nodes,
         partial(_tools, version="v1"),
@@ -164,10 +203,21 @@ def _tools(paged: Paged, agent: Any, version: Any) -> Any:
         _streamed,
         _tasks,
     ],
-    ids=["gather", "task", "threads", "nodes", "one ToolNode", "several ToolNodes", "stream", "@task"],
+    ids=[
+        "gather",
+        "task",
+        "method",
+        "executor",
+        "threads",
+        "nodes",
+        "one ToolNode",
+        "several ToolNodes",
+        "stream",
+        "@task",
+    ],
 )
 def test_tools_of_an_inner_agent_see_what_is_written_beside_it(outer: Made, entry: str) -> None:
-    if outer in (_gathered, _task_beside) and entry == "invoke":
+    if outer in (_gathered, _task_beside, _task_in_a_method, _executor) and entry == "invoke":
         pytest.skip("the node is async")
     both(entry, kind=Paged, outer=outer)
 
@@ -190,3 +240,15 @@ def test_the_explanation_says_why_tools_of_an_inner_agent_start_late(outer: Made
     said = " ".join(str(fineflow.explain(Paged(outer).graph)).split())
     assert f"start when stock makes their calls: {why}" in said
     assert "start when the model has written them" not in said
+
+
+@pytest.mark.parametrize("outer", [_threads, _nodes])
+def test_an_optimized_agent_in_a_graph_of_stock_reads_what_is_written_beside_it(outer: Made) -> None:
+    """Nobody looks at what that graph runs."""
+
+    def ran(*, optimized: bool) -> tuple[Any, list[str]]:
+        paged = Paged(lambda own, agent: outer(own, fineflow.optimize(agent, strict=True) if optimized else agent))
+        found = virtual_threads.run(lambda: paged.graph.invoke({"messages": [("user", "What about it?")]}))
+        return found.value["messages"][-1].text, paged.early
+
+    assert ran(optimized=True) == (ran(optimized=False)[0], [])

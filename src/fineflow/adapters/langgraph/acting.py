@@ -9,7 +9,7 @@ one of them has begun is not claimed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -22,7 +22,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel._runner import PregelRunner
 from langgraph.pregel._write import ChannelWrite
 
-from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.lowering.list_functions import judged
@@ -40,10 +40,11 @@ class Around:
     tasks: those of the nodes. alone: False where code that nobody knows runs beside what it calls.
     """
 
-    __slots__ = ("_alone", "_calls", "_known", "_outer", "_tasks")
+    __slots__ = ("_alone", "_calls", "_here", "_known", "_nodes", "_outer")
 
     def __init__(self, tasks: Sequence[Any] = (), *, alone: bool = True) -> None:
-        self._tasks, self._outer = tasks, around.get()
+        self._outer, self._here = around.get(), under_way.get()
+        self._nodes = [task.proc for task in tasks]  # not the tasks: whoever keeps the context would keep their states
         self._alone = alone and len(tasks) <= 1
         self._known: bool | None = None if tasks else False
         self._calls = set[object]()
@@ -57,7 +58,7 @@ class Around:
     def by_tools(self) -> bool:
         """True if nothing beside the current code changes anything, but for tools."""
         if self._known is None:
-            self._known = all(_is_known(part) for task in self._tasks for part in _parts(task.proc))
+            self._known = all(_is_known(part) for node in self._nodes for part in _parts(node))
         return (self._alone or self._known) and (self._outer is None or self._outer.by_tools)
 
     def shared(self) -> None:
@@ -81,6 +82,18 @@ around: ContextVar[Around | None] = ContextVar("fineflow_around", default=None)
 """The innermost superstep that the current context is in; None outside of nodes."""
 
 
+def known_around(here: Claiming, *, inside: bool) -> bool:
+    """Returns True if all that runs around a call of a graph is looked at, in its own supersteps.
+
+    Not around an optimized graph in one that is stock's, nor where a graph runs again in the same call of ours.
+    inside: of another graph, as stock says.
+    """
+    step = around.get()
+    if step is None or step._outer is None:
+        return not inside
+    return step._outer._here not in (None, here)
+
+
 def install() -> None:
     """Looks at what runs beside each other in graphs, from now on."""
     wrap_method(PregelRunner, "tick", _running)
@@ -89,13 +102,19 @@ def install() -> None:
 
 
 @contextmanager
-def inside(found: Around) -> Iterator[None]:
-    """Is what runs there."""
-    before = around.set(found)
+def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Sets a context variable in the block."""
+    before = variable.set(value)
     try:
         yield
     finally:
-        around.reset(before)
+        with suppress(ValueError):  # closed in another context
+            variable.reset(before)
+
+
+def inside(found: Around) -> AbstractContextManager[None]:
+    """Is what runs there."""
+    return setting(around, found)
 
 
 def _running(own: Any, name: str) -> Any:
@@ -155,11 +174,10 @@ class Acting:
         """Is the run of such a tool."""
         self._running.add(run)
         self.begun.append(run)
-        before = _within.set(_within.get() | {run})
         try:
-            yield
+            with setting(_within, _within.get() | {run}):
+                yield
         finally:
-            _within.reset(before)
             self._running.discard(run)
 
 
@@ -192,8 +210,7 @@ def acting_of(here: Claiming) -> Acting:
 @contextmanager
 def running(here: Claiming, tool: BaseTool, turn: object) -> Iterator[None]:
     """Is the run of a tool. turn: that of the model which has called it."""
-    step = around.get()
-    if step is None or not getattr(_outermost(here).shadows, "graphs", ()):  # without graphs inside, a model is alone
+    if (step := around.get()) is None:
         yield
         return
     known = getattr(here.shadows, "known_tools", {})

@@ -18,7 +18,7 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import has_as
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph import acting
-from fineflow.adapters.langgraph.acting import Around, around, inside
+from fineflow.adapters.langgraph.acting import Around, around, inside, setting
 from fineflow.adapters.langgraph.steps import graphs_held, steps_of, why_late
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 
@@ -57,7 +57,8 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
     """Yields the method that stock's call of a graph goes to: of the optimized graph, if there is one."""
     stock = own.__get__(graph, type(graph))
     if _entering.get() is graph:
-        yield stock
+        with setting(_entering, None):  # the graph may call itself
+            yield stock
         return
     here = around.get()
     with nullcontext() if here is None else here.call():
@@ -65,11 +66,8 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
             with inside(Around(alone=False)) if _is_beside(graph) else nullcontext():
                 yield stock
             return
-        before = _entering.set(graph)
-        try:
+        with setting(_entering, graph):
             yield getattr(fast, name)
-        finally:
-            _entering.reset(before)
 
 
 def _is_beside(graph: Any) -> bool:
@@ -115,8 +113,8 @@ def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None =
 
 def graphs_beside(graph: Any) -> dict[int, str]:
     """Returns the graphs whose tools start late in calls by functions, by id, and why."""
-    late = ((step.obj, why_late(step.obj)) for step in steps_of(graph))
-    return {id(inner): why for step, why in late if why for inner in graphs_held(step)}
+    found = ((step.obj, held) for step in steps_of(graph) if (held := graphs_held(step.obj)))
+    return {id(inner): why for step, held in found if (why := why_late(step)) for inner in held}
 
 
 def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turns]:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
@@ -29,10 +29,12 @@ _STARTING = frozenset(
     {
         *("create_task", "ensure_future", "gather", "TaskGroup", "start_soon", "to_thread", "run_in_executor"),
         *("submit", "Thread", "ThreadPoolExecutor", "ContextThreadPoolExecutor", "RunnableParallel"),
-        *("Process", "ProcessPoolExecutor", "Popen"),
+        *("Process", "ProcessPoolExecutor", "Popen", "Executor", "Pool", "Timer", "start", "start_new_thread"),
+        *("as_completed", "call_soon", "call_soon_threadsafe", "call_later", "run_coroutine_threadsafe"),
+        *("map_async", "starmap_async", "apply_async", "imap", "imap_unordered"),
     }
 )
-"""What functions refer to that let other code run at the same time."""
+"""What functions refer to that let other code run at the same time, and classes of objects that they hold."""
 
 _CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})
 """Methods of graphs whose calls run ahead inside of another graph."""
@@ -100,9 +102,7 @@ def _tasks(func: Any) -> Iterator[Any]:
     func = called(func)
     func = getattr(func, "__func__", func)
     if isinstance(func, FunctionType):
-        held = [cell.cell_contents for cell in func.__closure__ or () if cell != CellType()]
-        named = [func.__globals__.get(name) for code in codes(func.__code__) for name in code.co_names]
-        yield from (each for each in (*held, *named) if isinstance(each, _TaskFunction))
+        yield from (each for each in _held(func) if isinstance(each, _TaskFunction))
 
 
 def flat(bound: Any) -> Sequence[Any]:
@@ -169,10 +169,41 @@ def why_late(runnable: Any) -> str:
     """Returns why tools of graphs that a step calls start late; "" if they need not."""
     referred = _referred(runnable)
     functions = [obj for obj in referred if type(obj) is FunctionType]
-    own = [func for func in functions if not of_package(func.__module__ or "")]
-    if not _named(own).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred):
+    if not _reached(referred).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred):
         return "a function that calls it starts tasks or threads, which may change what they read"
     return "" if not _named(functions).isdisjoint(_CALLING) else "the function that calls it asks for a stream"
+
+
+def _reached(referred: Sequence[Any]) -> set[str]:
+    """Returns the names in the user's functions that a step refers to, and those of the classes of what they hold.
+
+    Also in functions that their code may find, by one of these names, in modules, classes and objects of the user's.
+    """
+    names, seen, holders = set[str](), set[int](), set[Any]()
+    todo = [*referred, *(each.__self__ for each in referred if type(each) is MethodType)]
+    while todo:
+        for obj in todo:
+            holder = obj if isinstance(obj, ModuleType | type) else type(obj)
+            names.update(each.__name__ for each in getattr(holder, "__mro__", ()))
+            if not of_package(holder.__name__ if isinstance(holder, ModuleType) else holder.__module__):
+                holders.add(holder)
+        new = [obj for obj in todo if type(obj) is FunctionType and id(obj) not in seen]
+        seen.update(map(id, new))
+        functions = [func for func in new if not of_package(func.__module__ or "")]
+        names |= _named(functions)
+        members = [
+            vars(each).get(name) for one in holders for each in getattr(one, "__mro__", (one,)) for name in names
+        ]
+        members = [getattr(each, "__func__", each) for each in members]  # static methods and those of classes
+        held = [obj for func in functions for obj in _held(func)]
+        todo = [*held, *(each for each in members if type(each) is FunctionType and id(each) not in seen)]
+    return names
+
+
+def _held(func: FunctionType) -> list[Any]:
+    """Returns what is in the closure and the named globals of a function."""
+    cells = [cell.cell_contents for cell in func.__closure__ or () if cell != CellType()]
+    return [*cells, *(func.__globals__.get(name) for code in codes(func.__code__) for name in code.co_names)]
 
 
 def _named(functions: Sequence[FunctionType]) -> set[str]:

@@ -37,7 +37,7 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
-from fineflow.adapters.langgraph.acting import acting, around
+from fineflow.adapters.langgraph.acting import acting, known_around
 from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.inner_graphs import graphs_beside, graphs_inside
 from fineflow.adapters.langgraph.messages import reader
@@ -258,9 +258,7 @@ def _turn(here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, An
         return None
     config = (args[1] if len(args) > 1 else named.get("config")) or {}
     inside = "|" in (config.get("configurable", {}).get("checkpoint_ns") or "")  # of another graph
-    if inside and around.get() is None:  # nobody knows what runs beside it
-        return None
-    return Turn(here, turns, _left)
+    return Turn(here, turns, _left) if known_around(here, inside=inside) else None
 
 
 def _looking_through() -> GraphShadows | None:
