@@ -40,30 +40,32 @@ class Around:
     tasks: those of the nodes. alone: False where code that nobody knows runs beside what it calls.
     """
 
-    __slots__ = ("_alone", "_calls", "_here", "_known", "_nodes", "_outer")
+    __slots__ = ("_alone", "_calls", "_here", "_known", "_nodes", "_outer", "_shared")
 
     def __init__(self, tasks: Sequence[Any] = (), *, alone: bool = True) -> None:
         self._outer, self._here = around.get(), under_way.get()
         self._nodes = [task.proc for task in tasks]  # not the tasks: whoever keeps the context would keep their states
         self._alone = alone and len(tasks) <= 1
         self._known: bool | None = None if tasks else False
+        self._shared = False
         self._calls = set[object]()
 
     @property
     def alone(self) -> bool:
         """True if nothing else of the outermost call runs. Once something has, it stays False."""
-        return self._alone and (self._outer is None or self._outer.alone)
+        return self._alone and not self._shared and (self._outer is None or self._outer.alone)
 
     @property
     def by_tools(self) -> bool:
         """True if nothing beside the current code changes anything, but for tools."""
         if self._known is None:
             self._known = all(_is_known(part) for node in self._nodes for part in _parts(node))
-        return (self._alone or self._known) and (self._outer is None or self._outer.by_tools)
+        known = (self._alone or self._known) and not self._shared
+        return known and (self._outer is None or self._outer.by_tools)
 
     def shared(self) -> None:
         """Notes that code which nobody knows goes on here."""
-        self._alone = self._known = False
+        self._shared = True
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -191,7 +193,7 @@ class Acts:
 
     def changes(self, tool: Offered) -> bool:
         """Returns True if it may change what a tool reads."""
-        if not (tool.reads or tool.searches):
+        if not (tool.reads or tool.guards):
             return False
         if self._tool is None or self._tool.guards:
             return True
@@ -208,13 +210,14 @@ def acting_of(here: Claiming) -> Acting:
 
 
 @contextmanager
-def running(here: Claiming, tool: BaseTool, turn: object) -> Iterator[None]:
-    """Is the run of a tool. turn: that of the model which has called it."""
+def running(here: Claiming, tool: BaseTool, turn: object, *, reads: bool) -> Iterator[None]:
+    """Is the run of a tool. turn: that of the model which has called it. reads: this run is known to do no more."""
     if (step := around.get()) is None:
         yield
         return
     known = getattr(here.shadows, "known_tools", {})
-    acts = None if id(tool) in known and known[id(tool)] is None else Acts(known.get(id(tool)), turn)
+    reads = reads or (id(tool) in known and known[id(tool)] is None)
+    acts = None if reads else Acts(known.get(id(tool)), turn)
     with step.call(), inside(Around()), nullcontext() if acts is None else acting_of(here).run(acts):
         yield
 

@@ -49,6 +49,7 @@ class Turn:
         self._around, self._acting = around.get(), acting_of(here)
         self._begun: dict[str, tuple[Offered, int]] = {}  # calls that have started, and what had acted by then; by id
         self._ids = set[str]()
+        self.reading = set[str]()  # calls of undeclared tools that are seen to do no more than to read
         self._drops: list[Callable[[], None]] = []
         self.calls = SideBySide(here.call)
         here.call.groups.append(self.calls)
@@ -81,8 +82,9 @@ class Turn:
         if early is not None and not self._may_start(early, number):
             early = None
         if early is not None and early.searches:
-            only_reads = self._search(early, message, call)
-            message.guarded = message.guarded or (early.guards and not only_reads)
+            if self._search(early, message, call):
+                self.reading.add(number)
+            message.guarded = message.guarded or (early.guards and number not in self.reading)
             return
         message.written |= offered.writes
         message.guarded = message.guarded or offered.guards
@@ -106,9 +108,12 @@ class Turn:
         return self._around is None or self._around.by_tools
 
     def _may_start(self, tool: Offered, number: str) -> bool:
-        """Returns True if nothing that runs now may change what a call reads."""
+        """Returns True if nothing that runs now may change what a call reads.
+
+        Beside others only a declared tool may: runs of an undeclared one may change what the next one reads.
+        """
         self._begun[number] = tool, len(self._acting.begun)
-        return self._alone or (self._by_tools and not self._acting.changing(tool))
+        return self._alone or (self._by_tools and not (tool.guards or self._acting.changing(tool)))
 
     def holds(self, number: str) -> bool:
         """Returns True if nothing has changed what a call reads, since it has started."""
@@ -280,7 +285,8 @@ def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
     here = under_way.get()
     turn = _turn_of(here) if number else None
-    with nullcontext() if here is None else running(here, tool, turn):
+    reads = turn is not None and number in turn.reading
+    with nullcontext() if here is None else running(here, tool, turn, reads=reads):
         yield from _noted(turn, number)
 
 
