@@ -260,7 +260,7 @@ def _only_asks_graphs(func: Any) -> bool:
     return of_package(func.__module__ or "") or only_asks(func, graphs=True)
 
 
-def acting(tool: BaseTool, trust: Any = None) -> Offered | None:
+def may_act(tool: BaseTool, trust: Any = None) -> Offered | None:
     """Returns what is known of a tool; None if running it changes nothing: it reads, or it only asks graphs.
 
     trust: the option ``trust_tools``.

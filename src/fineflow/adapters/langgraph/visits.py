@@ -37,7 +37,7 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
-from fineflow.adapters.langgraph.acting import acting, known_around
+from fineflow.adapters.langgraph.acting import known_around, may_act
 from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.inner_graphs import graphs_beside, graphs_inside
 from fineflow.adapters.langgraph.messages import reader
@@ -94,7 +94,7 @@ class GraphShadows(Shadows):
         self.graphs = {id(each): each for each in graphs_inside(obj, self.options.trust_tools)}
         self.beside = graphs_beside(obj)
         tools = [step.obj for step in steps_of(obj) if isinstance(step.obj, BaseTool)]
-        self.known_tools = {id(tool): acting(tool, self.options.trust_tools) for tool in tools}
+        self.known_tools = {id(tool): may_act(tool, self.options.trust_tools) for tool in tools}
         self._own = frozenset(id(step.obj) for step in steps_of(obj) if type(step.obj) in _KEPT)
         return self
 
