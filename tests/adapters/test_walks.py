@@ -353,6 +353,36 @@ def sleeps(items):
         time.sleep(1)
 
 
+def logs_by_the_module(items):
+    for item in items:
+        logging.info("asks %s", item)
+        llm.invoke(item)
+
+
+def info(item):
+    return llm.invoke(item)
+
+
+def calls_its_own_info(items):
+    return [info(item) for item in items]
+
+
+def empty_text(items):
+    for item in items:
+        llm.invoke(str() + item)  # noqa: UP018
+
+
+def tells_numbers_from_texts(items):
+    for item in items:
+        kind = "number"
+        try:
+            int(llm.invoke(item))
+        except ValueError:
+            kind = "text"
+        llm.invoke(kind)
+    llm.invoke("end")
+
+
 def locks(items):
     lock = threading.Lock()
     for item in items:
@@ -405,6 +435,10 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "matches": (matched, ["b", "c"], ""),
     "gathers": (gathers, [*ITEMS, "end"], ""),
     "sleeps": (sleeps, ["a"], "calls sleep"),
+    "logs by the module": (logs_by_the_module, ITEMS, ""),
+    "a function of the user's that is named like a level": (calls_its_own_info, ITEMS, ""),
+    "an empty text": (empty_text, ITEMS, ""),
+    "tells numbers from texts": (tells_numbers_from_texts, [*ITEMS, "end"], ""),
     "locks": (locks, [], "calls allocate_lock" if sys.version_info < (3, 13) else "makes a lock"),
     "counting method": (Service().counting, ITEMS, ""),
 }
@@ -421,6 +455,12 @@ def test_finds(name: str) -> None:
     assert not CHANGED
     assert COUNT == 0
     assert not hasattr(func, "__self__") or vars(func.__self__) == state
+
+
+def test_a_message_of_the_logging_module_needs_no_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    assert Host().through(logs_by_the_module, list(ITEMS)).calls == ITEMS
+    assert not logging.root.handlers
 
 
 @pytest.mark.parametrize(
