@@ -481,3 +481,21 @@ def test_what_stock_never_calls_ends_with_the_call() -> None:
 
     assert virtual.run(call()).seconds == 1.0
     assert ended == ["2"]
+
+
+@fineflow.effects(reads="the web")
+def labelled(row: dict[str, Any]) -> Any:
+    time.sleep(1.0)
+    return {"label": ["new"], "rows": [row], "pair": (row, "x")}
+
+
+def test_results_hold_the_arguments_of_stock() -> None:
+    def node(state: Any) -> Any:
+        rows = [{"n": 1}, {"n": 2}]
+        found = [labelled(rows[0]), labelled(rows[1])]
+        same = [[each["rows"][0] is row, each["pair"][0] is row] for each, row in zip(found, rows, strict=True)]
+        return {"a": found, "b": same}
+
+    value, seconds, _ = run(graph(node), awaits=False)
+    assert value["b"] == [[True, True]] * 2
+    assert run(fineflow.optimize(graph(node), strict=True), awaits=False)[:2] == (value, seconds / 2)

@@ -155,3 +155,22 @@ def test_the_last_run_says_why_an_arm_was_not_prefilled() -> None:
     virtual.run(chain.ainvoke({"q": "long", "words": WORDS}))
     said = str(fineflow.explain(chain, last_run=True))
     assert "how long it takes to choose is not known yet" in said
+
+
+@pytest.mark.parametrize("disturbed", [False, True])
+def test_the_last_run_says_whether_another_request_stopped_the_prefill_of_an_arm(disturbed: bool) -> None:
+    model = engine()
+    chain: Any = fineflow.optimize(routed(model), strict=True)
+    other = ChatEngine(engine=model, max_tokens=20)
+
+    async def run() -> None:
+        await learned(chain)
+        call = asyncio.ensure_future(chain.ainvoke({"q": "other", "words": f"now {WORDS}"}))
+        await asyncio.sleep(0.1)
+        if disturbed:
+            await other.ainvoke("something else")
+        await call
+
+    virtual.run(run())
+    said = str(fineflow.explain(chain, last_run=True))
+    assert ("the engine had something else to do" in said) is disturbed

@@ -58,7 +58,7 @@ def test_nothing_is_predicted_for_a_window() -> None:
 
 def test_what_a_refusal_names_is_waited_for_a_minute_at_most() -> None:
     refill = Refill()
-    for named, seconds in ((59.0, 59.0), (61.0, 0.0), (0.0, 0.0)):
+    for named, seconds in ((59.0, 59.0), (60.0, 60.0), (61.0, 0.0), (0.0, 0.0)):
         refill.sent()
         refill.refused(0.0, named, repeated=False)
         assert refill.seconds(0.0) == pytest.approx(seconds, abs=1e-3)

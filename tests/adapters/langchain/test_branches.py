@@ -14,7 +14,7 @@ from langchain_core.runnables import (
     RunnablePassthrough,
     RunnablePick,
 )
-from pipelines import ENTRIES, echo, same
+from pipelines import ENTRIES, ask, echo, same
 from routed_chains import ART, MATH, _logging, is_math, plan, routed, say
 
 import fineflow
@@ -263,3 +263,14 @@ async def test_an_arm_begins_with_what_is_known_and_gets_the_rest_later() -> Non
     last.open()
     known.open()
     assert await call == {"b": "ok", "c": "ok"}
+
+
+MESSAGE = ask("a message {question}") | FakeChat(answers=echo)
+
+
+@pytest.mark.parametrize("other", [MESSAGE, say("a text {question}")], ids=["a message", "a text"])
+def test_a_prompt_that_reads_the_message_of_an_arm_is_left_to_stock(other: Any) -> None:
+    """Stock adds an id to the message when the model has answered."""
+    chain = RunnableBranch((is_math, MESSAGE), other) | say("again {answer}")
+    reasons = [note.reason for note in fineflow.explain(chain).all_notes]
+    assert "it reads a model's message, to which stock adds an id later" in reasons

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import copy
+import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -447,6 +449,17 @@ def test_finish_waits() -> None:
         built(InMemoryVectorStore, HeldEmbeddings(opened=True, error=Refused("now")))
         with pytest.raises(Refused, match="now"):
             asyncio.run(session.afinish())
+
+
+def test_a_session_keeps_no_error_that_it_has_raised() -> None:
+    with fineflow.session() as session:
+        built(InMemoryVectorStore, HeldEmbeddings(opened=True, error=Refused("now")))
+        with pytest.raises(Refused) as raised:
+            session.finish()
+        error = weakref.ref(raised.value)
+        del raised
+        gc.collect()
+        assert error() is None
 
 
 def test_threads_of_the_users_share_the_store_and_not_the_session() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable
 from contextvars import copy_context
 from math import inf
@@ -163,6 +164,19 @@ def test_the_first_call_of_such_a_node_has_the_others_start(walks: list[Any]) ->
     walks.clear()
     fast.invoke({"texts": []})
     assert len(walks) == 1  # a visit that made calls: the next ones are walked through when they begin
+
+
+@virtual
+def test_explain_says_what_such_a_visit_takes() -> None:
+    fast = fineflow.optimize(_grading(_grader()), strict=True)
+
+    def later() -> Any:
+        time.sleep(100.0)
+        return {"texts": ["a", "b", "c", "d"]}
+
+    _after_quiet_visits(fast, later, lambda: {"texts": []})
+    (visit,) = (each for each in fineflow.explain(fast).visits.values() if each.runs)
+    assert (visit.seconds, visit.saved) == (1.0, 3.0)
 
 
 @virtual
