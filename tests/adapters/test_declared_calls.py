@@ -122,7 +122,7 @@ def by_a_runnable(state: Any) -> Any:
     return {"a": CHAIN.batch(["1", "2", "3"]), "b": CHAIN.invoke("4")}
 
 
-CHAIN = RunnableLambda(lambda path: path + "x") | RunnableLambda(fetch)
+CHAIN = RunnableLambda(fetch) | RunnableLambda(lambda page: page + "x")
 
 
 def of_an_answer(state: Any) -> Any:
