@@ -16,15 +16,20 @@ def test_agents_over_servers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> No
 
     async def both() -> list[agents.Seen]:
         async with agents.world(quicker=20.0) as world:
+            streams, asks = agents.SERVERS[0], agents.SERVERS[2]
             return [
-                await world.seen(
-                    "create_agent, middleware", agents.SERVERS[0], "astream", traced=traced, optimized=optimized
+                await world.seen("create_agent, middleware", server, entry, traced=traced, optimized=optimized)
+                for server, entry, traced in (
+                    (streams, "astream", False),
+                    (streams, "astream", True),
+                    (asks, "ainvoke", False),
                 )
-                for traced in (False, True)
                 for optimized in (False, True)
             ]
 
-    stock, mine, traced_stock, traced = asyncio.run(both())
+    stock, mine, traced_stock, traced, asked_stock, asked = asyncio.run(both())
+    assert agents.differences(asked_stock, asked, asks=False) == "result, checkpoints, bodies"
+    assert not agents.differences(asked_stock, asked, asks=True)
     assert not agents.differences(stock, mine, asks=False)
     assert not agents.differences(traced_stock, traced, asks=False)
     assert len(stock.bodies) == 4 and traced.runs and not mine.runs

@@ -1,254 +1,275 @@
-"""Graphs inside of graphs: what runs beside an inner agent may change what its tools read, so these start late."""
+"""Agents inside of graphs, as nodes or called by functions of nodes and tools: their tools start early, too."""
 
 from __future__ import annotations
 
-import asyncio
+import re
 import time
-import warnings
-from collections.abc import Callable
-from concurrent.futures import Executor
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from agent_cases import FOUR, Agent, both, written
+from agent_cases import FOUR, Agent, both, look_up, ran, seen, written
+from benchmarks.peers.plain import plain
 from langchain.agents import create_agent
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.tools import BaseTool, tool
-from langgraph.func import entrypoint, task
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import create_react_agent
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, Send
 
 import fineflow
 from fineflow.backends.emulated.llm import EmulatedLLM
 from fineflow.langchain import ChatEngine
 from fineflow.testing import virtual_threads
+from fineflow.testing.recording import RecordingHandler, run_tree
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 
-Made = Callable[["Paged", Any], Any]  # an outer graph around an agent
+
+def model(*turns: Sequence[Any]) -> ChatEngine:
+    """Returns a model that writes these calls, one list after the other, and then a text."""
+
+    def says(prompt: str) -> str:
+        turn = prompt.count("<assistant>\n<tool_call>")
+        return written(turns[turn]) if turn < len(turns) else "Done."
+
+    return ChatEngine(engine=EmulatedLLM(says), max_tokens=4000)
 
 
-class Paged(Agent):
-    """Its tool reads how often something has been written, and ``write`` writes once, while the model writes."""
-
-    def __init__(self, outer: Made, **given: Any) -> None:
-        self.written = 0
-        super().__init__(
-            tools=lambda own: [_look_up(own)], make=lambda *made: outer(self, create_agent(*made)), **given
-        )
-
-    def write(self, *_: Any) -> None:
-        time.sleep(0.9)
-        self.written += 1
+def line(**nodes: Any) -> Any:
+    """Returns a graph of nodes that run one after the other."""
+    made, before = StateGraph(MessagesState), START
+    for name, node in nodes.items():
+        made.add_node(name, node)
+        made.add_edge(before, name)
+        before = name
+    made.add_edge(before, END)
+    return made.compile()
 
 
-def _look_up(agent: Any) -> BaseTool:
-    @tool
-    @fineflow.effects(reads="the archive")
-    def look_up(topic: str, reason: str = "") -> str:
-        """Looks a topic up in the archive."""
-        agent.note(topic)
-        found = f"{topic}: {agent.written}"
-        time.sleep(agent.takes(topic))
-        return found
-
-    return look_up
+def as_a_node(model: Any, tools: Any) -> Any:
+    return line(agent=create_agent(model, tools))
 
 
-def _node(func: Any) -> Any:
-    graph = StateGraph(MessagesState)
-    graph.add_node("node", func)
-    graph.add_edge(START, "node")
-    return graph.compile()
+def in_two_graphs(model: Any, tools: Any) -> Any:
+    return line(outer=line(agent=create_agent(model, tools)))
 
 
-def _told(found: Any) -> str:
-    return ", ".join(each.text for each in found["messages"] if each.type == "tool")
+def by_a_node(model: Any, tools: Any) -> Any:
+    agent = create_agent(model, tools)
+
+    def asks(state: MessagesState) -> Any:
+        return {"messages": agent.invoke({"messages": state["messages"]})["messages"][-1:]}
+
+    async def aasks(state: MessagesState) -> Any:
+        return {"messages": (await agent.ainvoke({"messages": state["messages"]}))["messages"][-1:]}
+
+    return line(asks=RunnableCallable(asks, aasks, name="asks"))
 
 
-def _answered(found: Any) -> dict[str, Any]:
-    return {"messages": [("ai", _told(found))]}
+def behind_a_command(model: Any, tools: Any) -> Any:
+    agent = create_agent(model, tools, name="agent")
+
+    def leads(state: MessagesState) -> Command[Any]:
+        return Command(goto="agent")
+
+    made = StateGraph(MessagesState)
+    made.add_node("leads", leads, destinations=("agent",))
+    made.add_node("agent", agent)
+    made.add_edge(START, "leads")
+    return made.compile()
 
 
-def _called(paged: Paged, agent: Any) -> Any:
-    return _node(lambda state: _answered(agent.invoke(state)))
+def by_a_tool(model_of_agent: Any, tools: Any) -> Any:
+    return planner(research(create_agent(model_of_agent, tools)), ["the town"])
 
 
-def _streamed(paged: Paged, agent: Any) -> Any:
-    return _node(lambda state: _answered(list(agent.stream(state, stream_mode="values"))[-1]))
-
-
-def _tasks(paged: Paged, agent: Any) -> Any:
-    @task
-    def asked(state: Any) -> Any:
-        return _answered(agent.invoke(state))
-
-    @entrypoint()
-    def run(state: Any) -> Any:
-        return asked(state).result()
-
-    return run
-
-
-def _gathered(paged: Paged, agent: Any) -> Any:
-    async def node(state: MessagesState) -> Any:
-        found, _ = await asyncio.gather(agent.ainvoke(state), asyncio.to_thread(paged.write))
-        return _answered(found)
-
-    return _node(node)
-
-
-def _task_beside(paged: Paged, agent: Any) -> Any:
-    async def node(state: MessagesState) -> Any:
-        beside = asyncio.create_task(asyncio.to_thread(paged.write))
-        found = await agent.ainvoke(state)
-        await beside
-        return _answered(found)
-
-    return _node(node)
-
-
-class _Begins:
-    """Its method hides that a task begins."""
-
-    def __init__(self, paged: Paged) -> None:
-        self._paged = paged
-
-    def writing(self) -> Any:
-        return self._task()
-
-    def _task(self) -> Any:
-        return asyncio.create_task(asyncio.to_thread(self._paged.write))
-
-
-def _task_in_a_method(paged: Paged, agent: Any) -> Any:
-    begins = _Begins(paged)
-
-    async def node(state: MessagesState) -> Any:
-        beside = begins.writing()
-        found = await agent.ainvoke(state)
-        await beside
-        return _answered(found)
-
-    return _node(node)
-
-
-def _executor(paged: Paged, agent: Any) -> Any:
-    executor = ContextThreadPoolExecutor(2)
-
-    async def node(state: MessagesState) -> Any:
-        beside = executor.map(paged.write, [1])
-        found = await agent.ainvoke(state)
-        list(beside)
-        return _answered(found)
-
-    return _node(node)
-
-
-def _threads(paged: Paged, agent: Any) -> Any:
-    def node(state: MessagesState) -> Any:
-        with ContextThreadPoolExecutor(2) as executor:
-            found = _submitted(executor, agent, state)
-            executor.submit(paged.write)
-            return _answered(found.result())
-
-    return _node(node)
-
-
-def _submitted(executor: Executor, agent: Any, state: Any) -> Any:
-    return executor.submit(agent.invoke, state)
-
-
-def _nodes(paged: Paged, agent: Any) -> Any:
-    graph = StateGraph(MessagesState)
-    graph.add_node("agent", lambda state: _answered(agent.invoke(state)))
-    graph.add_node("writer", paged.write)
-    graph.add_edge(START, "agent")
-    graph.add_edge(START, "writer")
-    return graph.compile()
-
-
-def _tools(paged: Paged, agent: Any, version: Any) -> Any:
+def research(agent: Any) -> BaseTool:
     @tool
     def research(topic: str) -> str:
-        """Asks the agent."""
-        return _told(agent.invoke({"messages": [("user", topic)]}))
+        """Asks an agent."""
+        found = agent.invoke({"messages": [("user", f"What about {topic}?")]})
+        return found["messages"][-1].content  # type: ignore[no-any-return]
 
-    @tool
-    def write(topic: str) -> str:
-        """Writes."""
-        paged.write()
-        return "written"
-
-    calls = [("research", {"topic": "floods"}), ("write", {"topic": "floods"})]
-    asks = EmulatedLLM(lambda prompt: "Done." if "<assistant>\n<tool_call>" in prompt else written(calls))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # for now it is still in wide use
-        return create_react_agent(ChatEngine(engine=asks), [research, write], version=version)
+    return research
 
 
-@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
-@pytest.mark.parametrize(
-    "outer",
-    [
-        _gathered,
-        _task_beside,
-        _task_in_a_method,
-        _executor,
-        _threads,
-        _nodes,
-        partial(_tools, version="v1"),
-        partial(_tools, version="v2"),
-        _streamed,
-        _tasks,
-    ],
-    ids=[
-        "gather",
-        "task",
-        "method",
-        "executor",
-        "threads",
-        "nodes",
-        "one ToolNode",
-        "several ToolNodes",
-        "stream",
-        "@task",
-    ],
-)
-def test_tools_of_an_inner_agent_see_what_is_written_beside_it(outer: Made, entry: str) -> None:
-    if outer in (_gathered, _task_beside, _task_in_a_method, _executor) and entry == "invoke":
-        pytest.skip("the node is async")
-    both(entry, kind=Paged, outer=outer)
+def planner(asks: BaseTool, topics: Sequence[str]) -> Any:
+    return create_agent(model([("research", {"topic": topic}) for topic in topics]), [asks])
 
 
-def test_tools_of_an_inner_agent_that_is_alone_start_early() -> None:
-    _, mine, before, after = both(kind=Paged, outer=_called)
-    assert set(mine.early) <= {call["topic"] for _, call in FOUR}
-    assert mine.early and after < before
+MAKERS = [as_a_node, in_two_graphs, by_a_node, behind_a_command, by_a_tool]
 
 
 @pytest.mark.parametrize(
-    ("outer", "why"),
+    ("make", "entry"),
     [
-        (_gathered, "a function that calls it starts tasks or threads"),
-        (_tasks, "a function that calls it starts tasks or threads"),
-        (_streamed, "the function that calls it asks for a stream"),
+        *((make, entry) for make in MAKERS for entry in ("invoke", "astream")),
+        (as_a_node, "ainvoke"),
+        (by_a_tool, "stream"),
     ],
 )
-def test_the_explanation_says_why_tools_of_an_inner_agent_start_late(outer: Made, why: str) -> None:
-    said = " ".join(str(fineflow.explain(Paged(outer).graph)).split())
-    assert f"start when stock makes their calls: {why}" in said
-    assert "start when the model has written them" not in said
+def test_tools_of_an_agent_inside_start_while_its_model_writes(make: Callable[..., Any], entry: str) -> None:
+    more = {"stream_mode": ["values", "updates", "messages"], "subgraphs": True} if "stream" in entry else {}
+    *_, stock, mine = both(entry)
+    saved = stock - mine
+    stock_agent, agent, before, after = both(entry, more=more, make=make)
+    assert sorted(agent.called) == sorted(stock_agent.called)
+    assert before - after >= 0.95 * saved
 
 
-@pytest.mark.parametrize("outer", [_threads, _nodes])
-def test_an_optimized_agent_in_a_graph_of_stock_reads_what_is_written_beside_it(outer: Made) -> None:
-    """Nobody looks at what that graph runs."""
+@pytest.mark.parametrize("make", MAKERS)
+def test_explain_says_which_tools_start_early(make: Callable[..., Any]) -> None:
+    said = " ".join(str(fineflow.explain(Agent(make=make).graph)).split())
+    assert "calls of look_up start when the model has written them" in said
 
-    def ran(*, optimized: bool) -> tuple[Any, list[str]]:
-        paged = Paged(lambda own, agent: outer(own, fineflow.optimize(agent, strict=True) if optimized else agent))
-        found = virtual_threads.run(lambda: paged.graph.invoke({"messages": [("user", "What about it?")]}))
-        return found.value["messages"][-1].text, paged.early
 
-    assert ran(optimized=True) == (ran(optimized=False)[0], [])
+def fans_out(model: Any, tools: Any) -> Any:
+    """A function of the user's runs beside the agent: nobody knows what it changes."""
+
+    def beside(state: MessagesState) -> Any:
+        notes.append(state)
+        return {}
+
+    notes: list[Any] = []
+    made = StateGraph(MessagesState)
+    made.add_node("agent", create_agent(model, tools))
+    made.add_node("beside", beside)
+    made.add_conditional_edges(START, lambda state: [Send("agent", state), Send("beside", state)], ["agent", "beside"])
+    return made.compile()
+
+
+def test_agents_that_a_graph_sends_for_gain_side_by_side() -> None:
+    """A router of the user's that only decides, and a function that runs when they have ended."""
+
+    def make(model: Any, tools: Any) -> Any:
+        def sums_up(state: MessagesState) -> Any:
+            notes.append(len(state["messages"]))
+            return {}
+
+        notes: list[int] = []
+        made = StateGraph(MessagesState)
+        made.add_node("agent", create_agent(model, tools))
+        made.add_node("sums_up", sums_up)
+        made.add_conditional_edges(START, lambda state: [Send("agent", state), Send("agent", state)], ["agent"])
+        made.add_conditional_edges("agent", lambda state: "sums_up" if state["messages"] else END, ["sums_up", END])
+        return made.compile()
+
+    stock, mine, before, after = both("invoke", make=make)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert before - after >= 0.4
+
+
+def asks_twice(model: Any, tools: Any) -> Any:
+    """Another agent runs beside it, in a function that may do anything."""
+    agent, other = create_agent(model, tools), create_agent(model, tools)
+
+    def asks(state: MessagesState) -> Any:
+        with ContextThreadPoolExecutor() as threads:
+            found = list(threads.map(lambda each: each.invoke({"messages": state["messages"]}), [agent, other]))
+        return {"messages": [each["messages"][-1] for each in found]}
+
+    return line(asks=asks)
+
+
+@pytest.mark.parametrize("make", [fans_out, asks_twice])
+def test_beside_what_nobody_knows_tools_start_as_in_stock(make: Callable[..., Any]) -> None:
+    stock, mine, before, after = both("invoke", make=make)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert not mine.early
+    assert after <= 1.005 * before
+
+
+class Town:
+    """What two agents that run side by side read and write. log: what has been read, and when."""
+
+    def __init__(self, writes_after: float | None) -> None:
+        self.pages, self.log = ["a page"], list[str]()
+        self.writes = (
+            [] if writes_after is None else [("publish", {"text": " ".join(["word"] * int(60 * writes_after))})]
+        )
+
+    def graph(self) -> Any:
+        return planner(research(self.agent()), ["the reader", "the other one"])
+
+    def agent(self, *more: BaseTool) -> Any:
+        @tool
+        @fineflow.effects(reads="pages")
+        def look_up(topic: str, reason: str = "") -> str:
+            """Reads the pages."""
+            self.log.append(topic)
+            found = ", ".join(self.pages)
+            time.sleep(2.0 if topic == "rivers" else 0.5)
+            return found
+
+        @tool
+        def publish(text: str) -> str:
+            """Writes a page."""
+            self.pages.append("another page")
+            return "published"
+
+        def says(prompt: str) -> str:
+            if "<assistant>\n<tool_call>" in prompt:
+                return "Done: " + " and ".join(re.findall(r"<tool_response>\s*(.*?)\s*</tool_response>", prompt))
+            if "What about it?" in prompt:
+                return written([("research", {"topic": each}) for each in ("the reader", "the other one")])
+            return written(FOUR if "reader" in prompt else self.writes or FOUR[:1])
+
+        return create_agent(ChatEngine(engine=EmulatedLLM(says), max_tokens=4000), [look_up, publish, *more])
+
+
+class AsksItself(Town):
+    """The two agents are one, which calls itself."""
+
+    def graph(self) -> Any:
+        @tool
+        def research(topic: str) -> str:
+            """Asks an agent."""
+            found = graph.invoke({"messages": [("user", f"What about {topic}?")]})
+            return found["messages"][-1].content  # type: ignore[no-any-return]
+
+        graph = self.agent(research)
+        return graph
+
+
+def runs(town: Town, *, optimized: bool) -> tuple[Any, Any, float]:
+    graph = town.graph()
+    graph, handler = fineflow.optimize(graph, strict=True) if optimized else graph, RecordingHandler()
+    given = {"messages": [("user", "What about it?")]}
+    found = virtual_threads.run(lambda: graph.invoke(given, {"callbacks": [handler]}))
+    return seen(found.value), plain(repr(run_tree(handler))), found.seconds
+
+
+def test_agents_side_by_side_gain_where_none_writes() -> None:
+    stock, town = Town(None), Town(None)
+    expected, found = runs(stock, optimized=False), runs(town, optimized=True)
+    assert found[:2] == expected[:2]
+    assert sorted(town.log) == sorted(stock.log)
+    assert expected[2] - found[2] >= 0.5
+
+
+@pytest.mark.parametrize("kind", [Town, AsksItself])
+@pytest.mark.parametrize("after", [0.5, 1.0, 1.5, 2.0, 3.0])
+def test_what_an_agent_reads_ahead_of_a_write_of_another_is_read_again(after: float, kind: type[Town]) -> None:
+    expected, found = runs(kind(after), optimized=False), runs(kind(after), optimized=True)
+    assert found[:2] == expected[:2]
+    assert found[2] <= 1.005 * expected[2]
+
+
+def test_a_graph_that_calls_itself_runs_as_in_stock() -> None:
+    held: dict[str, Any] = {}
+
+    def make(model: Any, tools: Any) -> Any:
+        agent = create_agent(model, tools)
+
+        def asks(state: MessagesState) -> Any:
+            if len(state["messages"]) < 3:
+                return {"messages": held[str(id(tools))].invoke({"messages": [*state["messages"], ("user", "go on")]})}
+            return {"messages": agent.invoke({"messages": state["messages"]})["messages"][-1:]}
+
+        held[str(id(tools))] = line(asks=asks)
+        return held[str(id(tools))]
+
+    stock, mine = (Agent(make=make, tools=lambda agent: [look_up(agent)]) for _ in range(2))
+    assert seen(ran(mine, optimized=True)[0]) == seen(ran(stock)[0])
+    assert sorted(mine.called) == sorted(stock.called)

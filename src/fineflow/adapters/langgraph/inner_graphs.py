@@ -17,9 +17,10 @@ from langgraph.pregel import Pregel
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import has_as
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
-from fineflow.adapters.langgraph import acting
-from fineflow.adapters.langgraph.acting import Around, around, inside, setting
-from fineflow.adapters.langgraph.steps import graphs_held, steps_of, why_late
+from fineflow.adapters.langgraph import beside
+from fineflow.adapters.langgraph.beside import Around, around, inside, setting
+from fineflow.adapters.langgraph.held_graphs import graphs_held, why_late
+from fineflow.adapters.langgraph.steps import steps_of
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 
 _DEPTH = 8  # of graphs inside graphs
@@ -27,7 +28,7 @@ _DEPTH = 8  # of graphs inside graphs
 
 def install() -> None:
     """Looks at calls of graphs, and at what runs beside each other in them, from now on."""
-    acting.install()
+    beside.install()
     for name in ("invoke", "ainvoke"):
         wrap_method(Pregel, name, _inside, _ainside)
 
@@ -96,9 +97,9 @@ def gains(graph: Any, trust: Any = None, known: dict[int, bool] | None = None) -
     known = {} if known is None else known
     if id(graph) not in known:
         known[id(graph)] = False  # while it is looked at: graphs may call each other
-        inside = any(step.found() is not None for step in steps_of(graph))
-        inside = inside or any(turns.gains for turns in turns_of(graph, trust))
-        known[id(graph)] = inside or bool(graphs_inside(graph, trust, known))
+        own = any(step.found() is not None for step in steps_of(graph))
+        own = own or any(turns.gains for turns in turns_of(graph, trust))
+        known[id(graph)] = own or bool(graphs_inside(graph, trust, known))
     return known[id(graph)]
 
 
@@ -107,8 +108,8 @@ def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None =
     known = {id(graph): False} if known is None else known
     held = [inner for step in steps_of(graph) for inner in graphs_held(step.obj)]
     found = {id(inner): inner for inner in (*_nodes(graph), *held) if inner is not graph}
-    beside = graphs_beside(graph)
-    return [inner for inner in found.values() if id(inner) not in beside and gains(inner, trust, known)]
+    late = graphs_beside(graph)
+    return [inner for inner in found.values() if id(inner) not in late and gains(inner, trust, known)]
 
 
 def graphs_beside(graph: Any) -> dict[int, str]:
@@ -120,9 +121,9 @@ def graphs_beside(graph: Any) -> dict[int, str]:
 def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turns]:
     """Yields the ``turns_of`` a graph and of its nodes that are graphs, except for ``graphs_beside``."""
     yield from turns_of(graph, trust)
-    beside = graphs_beside(graph)
+    late = graphs_beside(graph)
     for inner in _nodes(graph) if depth < _DEPTH else ():
-        if id(inner) not in beside:
+        if id(inner) not in late:
             yield from turns_within(inner, trust, depth + 1)
 
 

@@ -10,8 +10,9 @@ from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langchain.user_functions import entered
+from fineflow.adapters.langgraph.held_graphs import graphs_held
 from fineflow.adapters.langgraph.inner_graphs import graphs_beside, turns_within
-from fineflow.adapters.langgraph.steps import Step, graphs_held, steps_of
+from fineflow.adapters.langgraph.steps import Step, steps_of
 from fineflow.ir import Note, Ref
 from fineflow.ir.meta import LATE_TOOLS
 

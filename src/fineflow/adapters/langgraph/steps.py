@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, FunctionType, MethodType, ModuleType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
@@ -14,31 +14,14 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
-from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import called, of_package
 from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
-from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
 from fineflow.adapters.lookahead.scan import Found, codes
 from fineflow.declare import undeclared
 
 _DEPTH = 8  # of graphs inside graphs
-_HELD_DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
-_STARTING = frozenset(
-    {
-        *("create_task", "ensure_future", "gather", "TaskGroup", "start_soon", "to_thread", "run_in_executor"),
-        *("submit", "Thread", "ThreadPoolExecutor", "ContextThreadPoolExecutor", "RunnableParallel"),
-        *("Process", "ProcessPoolExecutor", "Popen", "Executor", "Pool", "Timer", "start", "start_new_thread"),
-        *("as_completed", "call_soon", "call_soon_threadsafe", "call_later", "run_coroutine_threadsafe"),
-        *("map_async", "starmap_async", "apply_async", "imap", "imap_unordered"),
-    }
-)
-"""What functions refer to that let other code run at the same time, and classes of objects that they hold."""
-
-_CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})
-"""Methods of graphs whose calls run ahead inside of another graph."""
-
 _HOLDING = frozenset({"langchain_core.tools.retriever", "langchain_core.tools.convert"})
 """Modules whose functions only call the user's component: those of ``create_retriever_tool``, ``as_tool`` of a dict."""
 
@@ -102,7 +85,20 @@ def _tasks(func: Any) -> Iterator[Any]:
     func = called(func)
     func = getattr(func, "__func__", func)
     if isinstance(func, FunctionType):
-        yield from (each for each in _held(func) if isinstance(each, _TaskFunction))
+        yield from (each for each in referred_by(func) if isinstance(each, _TaskFunction))
+
+
+def referred_by(func: FunctionType) -> list[Any]:
+    """Returns what is in the closure and the named globals of a function."""
+    return [
+        *closed_over(func),
+        *(func.__globals__.get(name) for code in codes(func.__code__) for name in code.co_names),
+    ]
+
+
+def closed_over(func: FunctionType) -> list[Any]:
+    """Returns what is in the closure of a function."""
+    return [cell.cell_contents for cell in func.__closure__ or () if cell != CellType()]
 
 
 def flat(bound: Any) -> Sequence[Any]:
@@ -158,89 +154,3 @@ def _followed(func: Any) -> bool:
 
 def _module(func: Any) -> str:
     return getattr(called(func), "__module__", None) or ""
-
-
-def graphs_held(runnable: Any) -> list[Any]:
-    """Returns the graphs that a step refers to: by closures, globals, defaults and attributes of its functions."""
-    return [obj for obj in _referred(runnable) if isinstance(obj, CompiledStateGraph)]
-
-
-def why_late(runnable: Any) -> str:
-    """Returns why tools of graphs that a step calls start late; "" if they need not."""
-    referred = _referred(runnable)
-    functions = [obj for obj in referred if type(obj) is FunctionType]
-    if not _reached(referred).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred):
-        return "a function that calls it starts tasks or threads, which may change what they read"
-    return "" if not _named(functions).isdisjoint(_CALLING) else "the function that calls it asks for a stream"
-
-
-def _reached(referred: Sequence[Any]) -> set[str]:
-    """Returns the names in the user's functions that a step refers to, and those of the classes of what they hold.
-
-    Also in functions that their code may find, by one of these names, in modules, classes and objects of the user's.
-    """
-    names, seen, holders = set[str](), set[int](), set[Any]()
-    todo = [*referred, *(each.__self__ for each in referred if type(each) is MethodType)]
-    while todo:
-        for obj in todo:
-            holder = obj if isinstance(obj, ModuleType | type) else type(obj)
-            names.update(each.__name__ for each in getattr(holder, "__mro__", ()))
-            if not of_package(holder.__name__ if isinstance(holder, ModuleType) else holder.__module__):
-                holders.add(holder)
-        new = [obj for obj in todo if type(obj) is FunctionType and id(obj) not in seen]
-        seen.update(map(id, new))
-        functions = [func for func in new if not of_package(func.__module__ or "")]
-        names |= _named(functions)
-        members = [
-            vars(each).get(name) for one in holders for each in getattr(one, "__mro__", (one,)) for name in names
-        ]
-        members = [getattr(each, "__func__", each) for each in members]  # static methods and those of classes
-        held = [obj for func in functions for obj in _held(func)]
-        todo = [*held, *(each for each in members if type(each) is FunctionType and id(each) not in seen)]
-    return names
-
-
-def _held(func: FunctionType) -> list[Any]:
-    """Returns what is in the closure and the named globals of a function."""
-    cells = [cell.cell_contents for cell in func.__closure__ or () if cell != CellType()]
-    return [*cells, *(func.__globals__.get(name) for code in codes(func.__code__) for name in code.co_names)]
-
-
-def _named(functions: Sequence[FunctionType]) -> set[str]:
-    return {name for func in functions for code in codes(func.__code__) for name in code.co_names}
-
-
-def _referred(runnable: Any) -> list[Any]:
-    """Returns graphs, functions and containers that a step refers to, directly or by each other."""
-    found: list[Any] = []
-    seen, todo = set[int](), [(func, 0) for func in attributes_of(runnable).values()]
-    while todo and len(seen) < _MOST:
-        obj, depth = todo.pop()
-        if id(obj) in seen or depth > _HELD_DEPTH:
-            continue
-        seen.add(id(obj))
-        found.append(obj)
-        if not isinstance(obj, CompiledStateGraph):
-            todo += [(part, depth + 1) for part in _parts(obj)]
-    return found
-
-
-def _parts(obj: Any) -> Sequence[Any]:
-    kind = type(obj)
-    if kind is FunctionType:
-        cells = [cell.cell_contents for cell in obj.__closure__ or () if cell != CellType()]
-        own = () if of_package(obj.__module__ or "") else codes(obj.__code__)  # packages' have no graphs in globals
-        named = [obj.__globals__.get(name) for code in own for name in code.co_names]
-        return [*cells, *(each for each in named if isinstance(each, _MAY_HOLD)), *(obj.__defaults__ or ())]
-    if kind is MethodType:
-        return [obj.__func__, *attributes_held(obj.__self__).values()]
-    if kind is partial:
-        return [obj.func, *obj.args, *obj.keywords.values()]
-    if kind is dict:
-        return list(obj.values())
-    if isinstance(obj, _TaskFunction):
-        return [obj.func]
-    return obj if kind in (list, tuple) else ()
-
-
-_MAY_HOLD = (Pregel, _TaskFunction, FunctionType, MethodType, partial, dict, list, tuple)

@@ -27,7 +27,7 @@ from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
-from fineflow.adapters.langgraph.acting import acting_of, around, running
+from fineflow.adapters.langgraph.beside import around, running, setting, tool_runs_of
 from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
 from fineflow.adapters.langgraph.turns import Offered, Turns
@@ -46,7 +46,7 @@ class Turn:
     def __init__(self, here: Claiming, turns: Turns, left: Callable[[Any, Exception], None]) -> None:
         self._here, self._turns, self._left = here, turns, left
         self.answers = here.shadows.options.stream_answers
-        self._around, self._acting = around.get(), acting_of(here)
+        self._around, self._runs = around.get(), tool_runs_of(here)
         self._begun: dict[str, tuple[Offered, int]] = {}  # calls that have started, and what had acted by then; by id
         self._ids = set[str]()
         self.reading = set[str]()  # calls of undeclared tools that are seen to do no more than to read
@@ -112,14 +112,14 @@ class Turn:
 
         Beside others only a declared tool may: runs of an undeclared one may change what the next one reads.
         """
-        self._begun[number] = tool, len(self._acting.begun)
-        return self._alone or (self._by_tools and not (tool.guards or self._acting.changing(tool)))
+        self._begun[number] = tool, len(self._runs.begun)
+        return self._alone or (self._by_tools and not (tool.guards or self._runs.changing(tool)))
 
     def holds(self, number: str) -> bool:
         """Returns True if nothing has changed what a call reads, since it has started."""
         if self._alone or number not in self._begun:
             return True
-        return self._by_tools and not self._acting.changed(*self._begun[number], self)
+        return self._by_tools and not self._runs.changed(*self._begun[number], self)
 
     def _given(self, tool: Any, call: ToolCall) -> Any:
         """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""
@@ -285,23 +285,15 @@ def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
     here = under_way.get()
     turn = _turn_of(here) if number else None
-    reads = turn is not None and number in turn.reading
-    with nullcontext() if here is None else running(here, tool, turn, reads=reads):
-        yield from _noted(turn, number)
-
-
-def _noted(turn: Turn | None, number: Any) -> Iterator[None]:
     member = turn.calls.member(str(number)) if turn is not None else None
-    before, whose = asked.set(str(number or "")), side.set(member)
-    if member is not None:
-        member.asked = now()
-    try:
+    reads = turn is not None and number in turn.reading
+    runs = nullcontext() if here is None else running(here, tool, turn, reads=reads)
+    with runs, setting(asked, str(number or "")), setting(side, member):
+        if member is not None:
+            member.asked = now()
         yield
         if member is not None:
             member.got = now()
-    finally:
-        side.reset(whose)
-        asked.reset(before)
 
 
 def _turn_of(here: Claiming | None) -> Turn | None:

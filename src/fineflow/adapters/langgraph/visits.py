@@ -37,7 +37,7 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import HIDDEN_VALUES, claims_inside, inner_calls_of
 from fineflow.adapters.langchain.user_functions import called_by_name, calls_of, components_of
 from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
-from fineflow.adapters.langgraph.acting import known_around, may_act
+from fineflow.adapters.langgraph.beside import known_around, may_act
 from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.inner_graphs import graphs_beside, graphs_inside
 from fineflow.adapters.langgraph.messages import reader

@@ -80,7 +80,7 @@ class Local(NamedTuple):
 
 
 class Partial(NamedTuple):
-    """What ``functools.partial`` makes of any function."""
+    """A ``functools.partial`` of any function."""
 
     func: Any
     args: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""What runs at the same time as a node, and may change what a tool reads.
+"""Tracks what runs at the same time as a node, and may change what a tool reads.
 
 The supersteps of all graphs note the tasks that they run. A tool starts early where nothing else of the outermost call
 runs, or where no more than tools may change anything: if the nodes beside it are those of agents, say, all of whose
@@ -27,8 +27,9 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langgraph.asking import only_asks
+from fineflow.adapters.langgraph.held_graphs import graphs_held
 from fineflow.adapters.langgraph.middleware import around_calls
-from fineflow.adapters.langgraph.steps import attributes_of, flat, graphs_held
+from fineflow.adapters.langgraph.steps import attributes_of, flat
 from fineflow.adapters.langgraph.turns import Offered, looked_at, offered
 
 _END: Any = object()
@@ -44,7 +45,7 @@ class Around:
 
     def __init__(self, tasks: Sequence[Any] = (), *, alone: bool = True) -> None:
         self._outer, self._here = around.get(), under_way.get()
-        self._nodes = [task.proc for task in tasks]  # not the tasks: whoever keeps the context would keep their states
+        self._nodes = [task.proc for task in tasks]  # a task would keep its state alive, in each context that is kept
         self._alone = alone and len(tasks) <= 1
         self._known: bool | None = None if tasks else False
         self._shared = False
@@ -156,12 +157,12 @@ def _beginning_a_task(own: Any, name: str) -> Any:
     return method
 
 
-class Acting:
+class ToolRuns:
     """Of one outermost call: the runs of tools that may change something, in the order in which they have begun."""
 
     def __init__(self) -> None:
-        self.begun: list[Acts] = []
-        self._running = set[Acts]()
+        self.begun: list[ToolRun] = []
+        self._running = set[ToolRun]()
 
     def changing(self, tool: Offered) -> bool:
         """Returns True if one runs that may change what a tool reads, and that the current code is no part of."""
@@ -172,7 +173,7 @@ class Acting:
         return any(run.turn is not turn and run.changes(tool) for run in self.begun[since:])
 
     @contextmanager
-    def run(self, run: Acts) -> Iterator[None]:
+    def run(self, run: ToolRun) -> Iterator[None]:
         """Is the run of such a tool."""
         self._running.add(run)
         self.begun.append(run)
@@ -183,7 +184,7 @@ class Acting:
             self._running.discard(run)
 
 
-class Acts:
+class ToolRun:
     """A run of a tool that may change something. turn: that of the model which has called it, if it is known."""
 
     __slots__ = ("_tool", "turn")
@@ -200,13 +201,13 @@ class Acts:
         return bool(self._tool.writes) if tool.guards else tool.waits_for(self._tool.writes)
 
 
-_within: ContextVar[frozenset[Acts]] = ContextVar("fineflow_acting", default=frozenset())
+_within: ContextVar[frozenset[ToolRun]] = ContextVar("fineflow_tool_runs", default=frozenset())
 """The runs of tools that the current code is a part of."""
 
 
-def acting_of(here: Claiming) -> Acting:
+def tool_runs_of(here: Claiming) -> ToolRuns:
     """Returns what acts in the outermost call."""
-    return _outermost(here).call.memory(Acting)
+    return _outermost(here).call.memory(ToolRuns)
 
 
 @contextmanager
@@ -217,8 +218,8 @@ def running(here: Claiming, tool: BaseTool, turn: object, *, reads: bool) -> Ite
         return
     known = getattr(here.shadows, "known_tools", {})
     reads = reads or (id(tool) in known and known[id(tool)] is None)
-    acts = None if reads else Acts(known.get(id(tool)), turn)
-    with step.call(), inside(Around()), nullcontext() if acts is None else acting_of(here).run(acts):
+    run = None if reads else ToolRun(known.get(id(tool)), turn)
+    with step.call(), inside(Around()), nullcontext() if run is None else tool_runs_of(here).run(run):
         yield
 
 
@@ -229,9 +230,8 @@ def _outermost(here: Claiming) -> Claiming:
 
 
 def _parts(runnable: Any) -> Iterator[Any]:
-    steps = getattr(runnable, "steps", None)
-    for part in steps if isinstance(steps, list) else [runnable]:
-        yield from _parts(part) if part is not runnable else [part]
+    for part in flat(runnable):
+        yield from [part] if part is runnable else _parts(part)
 
 
 def _is_known(part: Any, seen: frozenset[int] = frozenset()) -> bool:

@@ -1,0 +1,110 @@
+"""Graphs that functions of nodes and tools refer to, and functions that let other code run beside a call of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from types import FunctionType, MethodType, ModuleType
+from typing import Any
+
+from langgraph.func import _TaskFunction
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
+
+from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.langgraph.steps import attributes_of, closed_over, referred_by
+from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
+from fineflow.adapters.lookahead.scan import codes
+
+_DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
+_STARTING = frozenset(
+    {
+        *("create_task", "ensure_future", "gather", "TaskGroup", "start_soon", "to_thread", "run_in_executor"),
+        *("submit", "Thread", "ThreadPoolExecutor", "ContextThreadPoolExecutor", "RunnableParallel"),
+        *("Process", "ProcessPoolExecutor", "Popen", "Executor", "Pool", "Timer", "start", "start_new_thread"),
+        *("as_completed", "call_soon", "call_soon_threadsafe", "call_later", "run_coroutine_threadsafe"),
+        *("map_async", "starmap_async", "apply_async", "imap", "imap_unordered"),
+    }
+)
+"""Names of functions, methods and classes that let other code run at the same time."""
+
+_CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})
+"""Methods of graphs whose calls run ahead inside of another graph."""
+
+
+def graphs_held(runnable: Any) -> list[Any]:
+    """Returns the graphs that a step refers to: by closures, globals, defaults and attributes of its functions."""
+    return [obj for obj in _referred(runnable) if isinstance(obj, CompiledStateGraph)]
+
+
+def why_late(runnable: Any) -> str:
+    """Returns why tools of graphs that a step calls start late; "" if they need not."""
+    referred = _referred(runnable)
+    functions = [obj for obj in referred if type(obj) is FunctionType]
+    if not _reached(referred).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred):
+        return "a function that calls it starts tasks or threads, which may change what they read"
+    return "" if not _named(functions).isdisjoint(_CALLING) else "the function that calls it asks for a stream"
+
+
+def _reached(referred: Sequence[Any]) -> set[str]:
+    """Returns the names in the user's functions that a step refers to, and those of the classes of what they hold.
+
+    Also in functions that their code may find, by one of these names, in modules, classes and objects of the user's.
+    """
+    names, seen, holders = set[str](), set[int](), set[Any]()
+    todo = [*referred, *(each.__self__ for each in referred if type(each) is MethodType)]
+    while todo:
+        for obj in todo:
+            holder = obj if isinstance(obj, ModuleType | type) else type(obj)
+            names.update(each.__name__ for each in getattr(holder, "__mro__", ()))
+            if not of_package(holder.__name__ if isinstance(holder, ModuleType) else holder.__module__):
+                holders.add(holder)
+        new = [obj for obj in todo if type(obj) is FunctionType and id(obj) not in seen]
+        seen.update(map(id, new))
+        functions = [func for func in new if not of_package(func.__module__ or "")]
+        names |= _named(functions)
+        members = [
+            vars(each).get(name) for one in holders for each in getattr(one, "__mro__", (one,)) for name in names
+        ]
+        members = [getattr(each, "__func__", each) for each in members]  # static methods and those of classes
+        held = [obj for func in functions for obj in referred_by(func)]
+        todo = [*held, *(each for each in members if type(each) is FunctionType and id(each) not in seen)]
+    return names
+
+
+def _named(functions: Sequence[FunctionType]) -> set[str]:
+    return {name for func in functions for code in codes(func.__code__) for name in code.co_names}
+
+
+def _referred(runnable: Any) -> list[Any]:
+    """Returns graphs, functions and containers that a step refers to, directly or by each other."""
+    found: list[Any] = []
+    seen, todo = set[int](), [(func, 0) for func in attributes_of(runnable).values()]
+    while todo and len(seen) < _MOST:
+        obj, depth = todo.pop()
+        if id(obj) in seen or depth > _DEPTH:
+            continue
+        seen.add(id(obj))
+        found.append(obj)
+        if not isinstance(obj, CompiledStateGraph):
+            todo += [(part, depth + 1) for part in _parts(obj)]
+    return found
+
+
+def _parts(obj: Any) -> Sequence[Any]:
+    kind = type(obj)
+    if kind is FunctionType:
+        parts = closed_over(obj) if of_package(obj.__module__ or "") else referred_by(obj)  # no graph is a package's
+        return [*(each for each in parts if isinstance(each, _MAY_HOLD)), *(obj.__defaults__ or ())]
+    if kind is MethodType:
+        return [obj.__func__, *attributes_held(obj.__self__).values()]
+    if kind is partial:
+        return [obj.func, *obj.args, *obj.keywords.values()]
+    if kind is dict:
+        return list(obj.values())
+    if isinstance(obj, _TaskFunction):
+        return [obj.func]
+    return obj if kind in (list, tuple) else ()
+
+
+_MAY_HOLD = (Pregel, _TaskFunction, FunctionType, MethodType, partial, dict, list, tuple)
