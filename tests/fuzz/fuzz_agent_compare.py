@@ -41,7 +41,7 @@ class Seen:
     """What is seen of one step.
 
     ended: it was cancelled, or ran out of time. stopped: it has failed, or has been interrupted. raced: so, while other
-    threads ran, or tools that search; how far these got is open in stock, too.
+    threads ran, tools that search, or another run of the agent; how far these got is open in stock, too.
     """
 
     value: str = ""
@@ -206,7 +206,7 @@ class _Noted:
             seen.stopped = bool(app.get_state(config).interrupts)
             seen.history = [text_of(each) for each in islice(app.get_state_history(config), _STATES)]
         seen.stopped = seen.stopped or bool(seen.error)
-        seen.raced = seen.stopped and not world.live
+        seen.raced = seen.stopped and (world.at_once or not world.live)
         return seen
 
 

@@ -41,3 +41,15 @@ def test_the_end_of_a_function_drops_what_is_not_being_made_yet() -> None:
     assert embeddings.embed_documents(["stock's"]) == [EXPECTED.vector("stock's")]
     assert engine.embedded == ["first", "stock's"]
     assert ahead.vectors(embeddings, ["first"]) is None
+
+
+def test_a_walk_that_is_late_does_not_embed_again_what_stock_embeds() -> None:
+    engine = WordEngine()
+    embeddings, ahead = EngineEmbeddings(engine), VectorsAhead(copy_context())
+    assert ahead.vectors(embeddings, ["first"]) is None, "stock embeds it itself"
+    ahead.begin(embeddings, ["first", "second"])
+    assert ahead.vectors(embeddings, ["second"]) == [EXPECTED.vector("second")]
+    assert engine.embedded == ["second"]
+    assert ahead.vectors(embeddings, ["second", "first"]) == [EXPECTED.vector("second"), EXPECTED.vector("first")]
+    assert engine.embedded == ["second", "first"]
+    ahead.close()

@@ -38,21 +38,25 @@ class VectorsAhead:
         context.run(here.set, self)
         self._lock = threading.Lock()
         self._made: dict[tuple[int, str], _Vector] = {}
+        self._stocks = set[tuple[int, str]]()  # texts that stock embeds itself; a walk that is late finds them, too
         self._requests: list[RuntimeSubmission[Any]] = []
         self._over = False
 
     def begin(self, embeddings: Any, texts: Sequence[str]) -> None:
         """Starts to embed those texts that are new, in batches of the engine: a store may write one after the other."""
         with self._lock:
-            new = [text for text in dict.fromkeys(texts) if self._vector(embeddings, text) is None]
-            if self._over:
-                return
-            for start in range(0, len(new), embeddings.engine.max_batch):
-                batch = new[start : start + embeddings.engine.max_batch]
-                request = RuntimeSubmission(partial(embeddings.embed, batch), self._context.copy())
-                self._made |= {(id(embeddings), text): (request, at) for at, text in enumerate(batch)}
-                self._requests.append(request)
-                request.start()
+            self._request(embeddings, [text for text in texts if (id(embeddings), text) not in self._stocks])
+
+    def _request(self, embeddings: Any, texts: Sequence[str]) -> None:
+        if self._over:
+            return
+        new = [text for text in dict.fromkeys(texts) if self._vector(embeddings, text) is None]
+        for start in range(0, len(new), embeddings.engine.max_batch):
+            batch = new[start : start + embeddings.engine.max_batch]
+            request = RuntimeSubmission(partial(embeddings.embed, batch), self._context.copy())
+            self._made |= {(id(embeddings), text): (request, at) for at, text in enumerate(batch)}
+            self._requests.append(request)
+            request.start()
 
     def knows(self, embeddings: Any, texts: Sequence[str]) -> bool:
         """Returns True if the vector of at least one of the texts has been requested."""
@@ -77,9 +81,12 @@ class VectorsAhead:
 
     def _needed(self, embeddings: Any, texts: Sequence[str]) -> list[_Vector] | None:
         """Returns where the vectors are made; None if none of them is."""
-        if not self.knows(embeddings, texts):
-            return None
-        self.begin(embeddings, texts)
+        with self._lock:
+            if not self.knows(embeddings, texts):
+                if not self._over:
+                    self._stocks.update((id(embeddings), text) for text in texts)
+                return None
+            self._request(embeddings, texts)
         found = [self._vector(embeddings, text) for text in texts]
         return None if None in found else cast(list[_Vector], found)
 
@@ -89,6 +96,7 @@ class VectorsAhead:
             self._over = True
             self._context = _NOTHING  # in it is this object, which so would stay until Python looks for such circles
             requests, self._requests, self._made = self._requests, [], {}
+            self._stocks.clear()
         if requests:
             _cancel(requests)
 
