@@ -31,10 +31,10 @@ def echo(**fake: Any) -> FakeChat:
 
 
 @contextmanager
-def listening(app: Any) -> Iterator[str]:
-    """Runs an application; the address is only valid inside."""
+def listening(app: Any, http: Any = "h11") -> Iterator[str]:
+    """Runs an application; the address is only valid inside. http: uvicorn's protocol."""
     listener = socket.create_server(("127.0.0.1", 0))  # it queues connections before the server takes them
-    server = uvicorn.Server(uvicorn.Config(app, http="h11", ws="none", lifespan="on", log_level="critical"))
+    server = uvicorn.Server(uvicorn.Config(app, http=http, ws="none", lifespan="on", log_level="critical"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:

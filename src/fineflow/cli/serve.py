@@ -47,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
 
         from fineflow.serving import ServerSettings
         from fineflow.serving.app import of_environment
+        from fineflow.serving.connections import TimedConnection
     except ImportError as error:
         raise UsageError(f"{error.name or error} is not installed; it comes with: {installing('serve')}") from error
 
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         workers=settings.workers,
         log_level=args.log_level,
-        http="h11",  # of uvicorn's two it bounds the size of headers
+        http=TimedConnection,  # on h11, which bounds the size of headers
         h11_max_incomplete_event_size=64 << 10,
         ws="none",
         lifespan="on",
