@@ -24,7 +24,7 @@ from langchain.agents.middleware import *
 from langchain.tools import InjectedState, InjectedStore, ToolRuntime
 from langchain_core.callbacks import dispatch_custom_event
 from langchain_core.documents import Document
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableParallel
 from langchain_core.tools import InjectedToolCallId, StructuredTool, ToolException, tool
 from langchain_core.messages import SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -296,9 +296,12 @@ class Writes:
         self.add("outer = StateGraph(MessagesState)")
         call = "inner.invoke(state)" if self.sync else "await inner.ainvoke(state)"
         start = "def" if self.sync else "async def"
-        kind = self.one("node", "called", "called", "gathered", "streamed")
-        if kind == "gathered" and self.sync:
+        kind = self.one("node", "called", "called", "gathered", "streamed", "chained", "lambda", "parallel")
+        if kind in ("gathered", "parallel") and self.sync:
             kind = "called"
+        if kind in ("chained", "lambda", "parallel"):
+            self._chain(kind, call, start)
+            call = "chain.invoke(state)" if self.sync else "await chain.ainvoke(state)"
         if kind == "node":
             self.add("outer.add_node('agent', inner)")
         else:
@@ -329,6 +332,19 @@ class Writes:
         saves = "checkpointer=InMemorySaver()" if self.saves else ""
         stores = "store=InMemoryStore()" if self.stores else ""
         self.add(f"app = outer.compile({', '.join(each for each in (saves, stores) if each)})")
+
+    def _chain(self, kind: str, call: str, start: str) -> None:
+        """Puts the agent into a chain: as a step, called by the function of one, or beside another step."""
+        if kind == "chained":
+            self.add("chain = RunnableLambda(lambda given: given) | inner")
+        elif kind == "lambda":
+            self.add(f"{start} call_agent(state):", f"    return {call}")
+            self.add("chain = RunnableLambda(call_agent) | RunnableLambda(lambda found: found)")
+        else:
+            does = f"await w.adoes('beside', 'rivers', {self.seconds()}, writes='archive', early=True)"
+            self.add("async def beside_agent(state):", f"    {does}")
+            self.add("chain = RunnableParallel(found=inner, other=RunnableLambda(beside_agent))")
+            self.add("chain = chain | RunnableLambda(lambda both: both['found'])")
 
     # What is done with it.
 

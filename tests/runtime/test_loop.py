@@ -10,13 +10,14 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
-from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop.runtime_loop import Runtime, engine_loop, on_engine_loop
 from fineflow.runtime.loop.submission import run_async, run_sync
 
 WAIT = 10  # seconds; only a failing test waits this long
@@ -336,3 +337,20 @@ assert started.wait(10)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "cancelled", "")
+
+
+def test_the_loop_keeps_nothing_of_the_call_that_starts_it() -> None:
+    class Value:
+        pass
+
+    held: contextvars.ContextVar[Value] = contextvars.ContextVar("held")
+
+    def starts() -> tuple[Runtime, weakref.ref[Value]]:
+        value = Value()
+        held.set(value)
+        return Runtime(), weakref.ref(value)
+
+    runtime, value = contextvars.copy_context().run(starts)
+    gc.collect()
+    assert value() is None
+    runtime.stop()

@@ -67,22 +67,22 @@ def _told(found: Any) -> str:
     return ", ".join(each.text for each in found["messages"] if each.type == "tool")
 
 
-def _answered(found: Any) -> dict[str, Any]:
+def answered(found: Any) -> dict[str, Any]:
     return {"messages": [("ai", _told(found))]}
 
 
 def _called(paged: Paged, agent: Any) -> Any:
-    return _node(lambda state: _answered(agent.invoke(state)))
+    return _node(lambda state: answered(agent.invoke(state)))
 
 
 def _streamed(paged: Paged, agent: Any) -> Any:
-    return _node(lambda state: _answered(list(agent.stream(state, stream_mode="values"))[-1]))
+    return _node(lambda state: answered(list(agent.stream(state, stream_mode="values"))[-1]))
 
 
 def _tasks(paged: Paged, agent: Any) -> Any:
     @task
     def asked(state: Any) -> Any:
-        return _answered(agent.invoke(state))
+        return answered(agent.invoke(state))
 
     @entrypoint()
     def run(state: Any) -> Any:
@@ -94,7 +94,7 @@ def _tasks(paged: Paged, agent: Any) -> Any:
 def _gathered(paged: Paged, agent: Any) -> Any:
     async def node(state: MessagesState) -> Any:
         found, _ = await asyncio.gather(agent.ainvoke(state), asyncio.to_thread(paged.write))
-        return _answered(found)
+        return answered(found)
 
     return _node(node)
 
@@ -104,7 +104,7 @@ def _task_beside(paged: Paged, agent: Any) -> Any:
         beside = asyncio.create_task(asyncio.to_thread(paged.write))
         found = await agent.ainvoke(state)
         await beside
-        return _answered(found)
+        return answered(found)
 
     return _node(node)
 
@@ -129,7 +129,7 @@ def _task_in_a_method(paged: Paged, agent: Any) -> Any:
         beside = begins.writing()
         found = await agent.ainvoke(state)
         await beside
-        return _answered(found)
+        return answered(found)
 
     return _node(node)
 
@@ -141,7 +141,7 @@ def _executor(paged: Paged, agent: Any) -> Any:
         beside = executor.map(paged.write, [1])
         found = await agent.ainvoke(state)
         list(beside)
-        return _answered(found)
+        return answered(found)
 
     return _node(node)
 
@@ -151,7 +151,7 @@ def _threads(paged: Paged, agent: Any) -> Any:
         with ContextThreadPoolExecutor(2) as executor:
             found = _submitted(executor, agent, state)
             executor.submit(paged.write)
-            return _answered(found.result())
+            return answered(found.result())
 
     return _node(node)
 
@@ -162,7 +162,7 @@ def _submitted(executor: Executor, agent: Any, state: Any) -> Any:
 
 def _nodes(paged: Paged, agent: Any) -> Any:
     graph = StateGraph(MessagesState)
-    graph.add_node("agent", lambda state: _answered(agent.invoke(state)))
+    graph.add_node("agent", lambda state: answered(agent.invoke(state)))
     graph.add_node("writer", paged.write)
     graph.add_edge(START, "agent")
     graph.add_edge(START, "writer")

@@ -63,9 +63,20 @@ class Framework(ABC):
         """Returns True if ``optimize`` takes the object."""
         return self.optimized_class(obj) is not None
 
+    def of(self, part: Any) -> Framework:
+        """Returns the framework of a part of an object, or of a component that its functions call."""
+        return self
+
     def closed(self, obj: Any) -> bool:
         """Returns True for an object of a package whose insides no plan sees: only calls that it makes can gain."""
         return False
+
+    def inside_of(self, part: Any, around: tuple[Graph, Lowered]) -> Sequence[tuple[bool, str]]:
+        """Returns what starts early inside a step of another framework's object, and what does not, as sentences.
+
+        Makes this possible; empty if nothing does. around: that object, lowered.
+        """
+        return ()
 
     @abstractmethod
     def ways(self, obj: Any, input: Any) -> Sequence[Any]:

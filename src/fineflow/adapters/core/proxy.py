@@ -72,12 +72,12 @@ class Planned(WithPlans):
         """
         found = self._self_components.get(id(obj))
         if found is None or found.__wrapped__ is not obj:
-            kind = None if isinstance(obj, Planned) else self._self_framework.optimized_class(obj)
+            framework = self._self_framework.of(obj)
+            kind = None if isinstance(obj, Planned) else framework.optimized_class(obj)
             if kind is None:
                 return None
-            options, framework, planner = self._self_setup
-            changed = replace(options, eager=True, timeout=None, verify=None)
-            made: Planned = kind(obj, changed, framework, _answering(planner))
+            changed = replace(self._self_options, eager=True, timeout=None, verify=None)
+            made: Planned = kind(obj, changed, framework, _answering(self._self_planner))
             if len(self._self_components) >= _COMPONENTS:  # a function may make new ones in every call
                 self._self_components.clear()
             found = self._self_components[id(obj)] = made
@@ -85,8 +85,9 @@ class Planned(WithPlans):
 
     def _self_optimized(self, obj: Any) -> Any:
         """Returns an object of the framework optimized with the same options; other objects unchanged."""
-        kind = None if isinstance(obj, Planned) else self._self_framework.optimized_class(obj)
-        return obj if kind is None else kind(obj, *self._self_setup)
+        framework = self._self_framework.of(obj)
+        kind = None if isinstance(obj, Planned) else framework.optimized_class(obj)
+        return obj if kind is None else kind(obj, self._self_options, framework, self._self_planner)
 
     @property
     def _self_setup(self) -> tuple[Options, Framework, Planner]:

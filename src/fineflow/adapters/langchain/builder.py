@@ -24,7 +24,8 @@ class ChainBuilder(Builder):
     what a config makes configurable. configurable: the configurable values there; None: not known. invoked: True if
     stock calls ``invoke`` here even when the whole chain streams. alone: True if it only asks about one component.
     output: the type that values of the current step are declared to have, if any. across_nodes: of a graph, the
-    nodes that its runs look ahead of (``langgraph.early_nodes``).
+    nodes that its runs look ahead of (``langgraph.early_nodes``). graphs: calls inside of steps that are graphs of
+    LangGraph start early.
     queries: appends the vectors of what an opaque step is going to search for; returns None if that is not known.
     """
 
@@ -32,6 +33,7 @@ class ChainBuilder(Builder):
     stream_answers: bool = False
     trust_tools: Any = None
     across_nodes: Any = None
+    graphs: bool = False
     configured: bool = False
     configurable: Mapping[str, Any] | None = field(default_factory=dict)
     invoked: bool = False

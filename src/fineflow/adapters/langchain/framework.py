@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.runnables import Runnable
@@ -19,6 +20,7 @@ from fineflow.adapters.core.shadows import Shadows, Site
 from fineflow.adapters.inner_calls.functions import is_function, optimized_function
 from fineflow.adapters.langchain import own_functions, planning, repeating
 from fineflow.adapters.langchain.arguments import Arguments
+from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.chain_proxy import OptimizedChain
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
@@ -31,8 +33,10 @@ from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
 from fineflow.adapters.langchain.stores import deferred_writes
-from fineflow.adapters.langchain.user_functions import looked_through
-from fineflow.ir import Graph, Primitive
+from fineflow.adapters.langchain.user_functions import ENTRIES, looked_through
+from fineflow.adapters.registry import framework_of
+from fineflow.ir import Graph, Note, Primitive
+from fineflow.ir.meta import LATE_TOOLS
 from fineflow.ir.spec import everything
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit
@@ -66,6 +70,9 @@ class LangChain(Framework):
             return None
         return OptimizedChain if is_chain(type(obj)) else Optimized
 
+    def of(self, part: Any) -> Framework:
+        return framework_of(part) or self  # a graph is a runnable, and functions call graphs
+
     def closed(self, obj: Any) -> bool:
         return find(self.rows, obj) is None and of_package(type(obj).__module__) and not is_function(obj)
 
@@ -75,12 +82,26 @@ class LangChain(Framework):
     def lower(self, obj: Any, options: Options, way: bool) -> tuple[Graph, Lowered]:
         if is_function(obj):
             return own_functions.lower(obj, options)
-        return planning.lower(obj, options, way)
+        graph, lowered = planning.lower(obj, options, way)
+        return self._noting_graphs(graph, lowered), lowered
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         if is_function(lowered.obj):
             return own_functions.decide(p_graph, e_graph, lowered)
-        return planning.decide(p_graph, e_graph, lowered)
+        plan = planning.decide(p_graph, e_graph, lowered)
+        ahead = isinstance(lowered.builder, ChainBuilder) and lowered.builder.graphs
+        return replace(plan, follows=plan.follows | ENTRIES) if ahead else plan
+
+    def _noting_graphs(self, graph: Graph, lowered: Lowered) -> Graph:
+        """Returns a p-graph with notes on what starts early inside of steps that are graphs."""
+        notes = []
+        for p in everything(graph):
+            found = self if p.component is None or not p.by_stock else self.of(p.component)
+            for ahead, text in () if found is self else found.inside_of(p.component, (graph, lowered)):
+                notes.append(Note("lower" if ahead else LATE_TOOLS, p.name, ahead, text))
+        assert isinstance(lowered.builder, ChainBuilder)
+        lowered.builder.graphs = any(note.done for note in notes)
+        return replace(graph, notes=(*graph.notes, *notes))
 
     def inside(self, plan: Plan) -> Iterator[Any]:
         for p in everything(plan.p_graph):

@@ -8,29 +8,39 @@ one of them has begun is not claimed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
+from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from langchain_core.runnables import RunnableParallel
+from langchain_core.runnables.base import RunnableEach
 from langchain_core.tools import BaseTool
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
 from langgraph.pregel._runner import PregelRunner
 from langgraph.pregel._write import ChannelWrite
 
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.functions import is_function
 from fineflow.adapters.langchain.lowering.list_functions import judged
+from fineflow.adapters.langchain.user_functions import functions_of
 from fineflow.adapters.langgraph.asking import only_asks
-from fineflow.adapters.langgraph.held_graphs import graphs_held
+from fineflow.adapters.langgraph.held_graphs import graphs_held, start_others
 from fineflow.adapters.langgraph.middleware import around_calls
 from fineflow.adapters.langgraph.steps import attributes_of, flat
 from fineflow.adapters.langgraph.turns import Offered, looked_at, offered
+from fineflow.ir import Effect, Graph
+from fineflow.ir.spec import everything
 
 _END: Any = object()
 
@@ -88,13 +98,42 @@ around: ContextVar[Around | None] = ContextVar("fineflow_around", default=None)
 def known_around(here: Claiming, *, inside: bool) -> bool:
     """Returns True if all that runs around a call of a graph is looked at, in its own supersteps.
 
-    Not around an optimized graph in one that is stock's, nor where a graph runs again in the same call of ours.
-    inside: of another graph, as stock says.
+    Not around an optimized graph in one that is stock's, nor where a graph runs again in the same call of ours, nor
+    where steps of a chain, or what a function starts, may run beside it. inside: of another graph, as stock says.
     """
+    outer = here.outer
+    while outer is not None:
+        if not _one_by_one(outer.shadows):
+            return False
+        outer = outer.outer
     step = around.get()
     if step is None or step._outer is None:
         return not inside
     return step._outer._here not in (None, here)
+
+
+def one_by_one(graph: Graph, objects: Mapping[str, Any]) -> bool:
+    """Returns False for a function, or a chain, that may run code which nobody knows beside a graph that it calls.
+
+    graph, objects: its p-graph, and its objects by path.
+    """
+    parts = list(objects.values())
+    acting = [p for p in everything(graph) if p.effects.kind is Effect.OPAQUE or p.effects.writes]
+    if len(acting) > 1 and any(isinstance(each, RunnableParallel) for each in parts):
+        return False
+    functions = [[each] if is_function(each) else functions_of(each).values() for each in parts]
+    return not (any(isinstance(each, RunnableEach) for each in parts) or start_others(chain.from_iterable(functions)))
+
+
+def _one_by_one(shadows: Shadows) -> bool:
+    if shadows not in _known:
+        plan = shadows.plan
+        in_supersteps = isinstance(plan.objects.get(""), Pregel)  # which are looked at
+        _known[shadows] = in_supersteps or one_by_one(plan.p_graph, plan.objects)
+    return _known[shadows]
+
+
+_known: WeakKeyDictionary[Shadows, bool] = WeakKeyDictionary()
 
 
 def install() -> None:

@@ -11,11 +11,11 @@ from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
-from fineflow.adapters.inner_calls.functions import is_function
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
+from fineflow.adapters.langgraph.beside import one_by_one
 from fineflow.adapters.langgraph.early_nodes import across
-from fineflow.adapters.langgraph.inner_graphs import gains
+from fineflow.adapters.langgraph.inner_graphs import gains, turns_within
 from fineflow.adapters.langgraph.lowering import lowered_steps
 from fineflow.adapters.langgraph.proxy import OptimizedGraph
 from fineflow.adapters.langgraph.steps import steps_of
@@ -37,21 +37,31 @@ class LangGraph(LangChain):
 
     package = "langgraph"
 
-    def knows(self, obj: Any) -> bool:
-        return isinstance(obj, Pregel) or (is_function(obj) and super().knows(obj))
-
     def optimized_class(self, obj: Any) -> Any:
-        return OptimizedGraph if isinstance(obj, Pregel) else super().optimized_class(obj)
+        return OptimizedGraph if isinstance(obj, Pregel) else None
 
     def closed(self, obj: Any) -> bool:
-        return not (gains(obj) or across(obj, None).nodes) if isinstance(obj, Pregel) else super().closed(obj)
+        return not (gains(obj) or across(obj, None).nodes)
+
+    def inside_of(self, part: Any, around: tuple[Graph, Lowered]) -> Sequence[tuple[bool, str]]:
+        graph, (_, _, options, b) = around
+        if not gains(part, options.trust_tools):
+            return ()
+        if not one_by_one(graph, b.objects):
+            return [
+                (False, f"tools of {part.get_name()} start when stock makes their calls: other steps may run beside it")
+            ]
+        install(across=False)
+        turns = turns_within(part, options.trust_tools)
+        said = [each for one in turns for each in one.said(stream_answers=options.stream_answers)]
+        return said or [
+            (True, f"component calls in nodes of {part.get_name()} start as soon as their inputs are known")
+        ]
 
     def ways(self, obj: Any, input: Any) -> Sequence[bool]:
-        return (True,) if isinstance(obj, Pregel) else super().ways(obj, input)
+        return (True,)
 
     def lower(self, obj: Any, options: Options, way: bool) -> tuple[Graph, Lowered]:
-        if not isinstance(obj, Pregel):
-            return super().lower(obj, options, way)
         b = ChainBuilder(self.rows, options.assume_pure, options.trust == "interfaces")
         b.stream_answers, b.trust_tools = options.stream_answers, options.trust_tools
         for each, names in _watched(obj):
@@ -62,8 +72,6 @@ class LangGraph(LangChain):
 
     def decide(self, p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
         graph = lowered.obj
-        if not isinstance(graph, Pregel):
-            return super().decide(p_graph, e_graph, lowered)
         ahead = isinstance(lowered.builder, ChainBuilder) and bool(lowered.builder.across_nodes.nodes)
         inside = ahead or gains(graph, lowered.options.trust_tools)
         if inside:
@@ -81,8 +89,6 @@ class LangGraph(LangChain):
         )
 
     def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool, made: Any = None) -> Shadows:
-        if not isinstance(planned.__wrapped__, Pregel):
-            return super().shadows(plan, planned, sync=sync, ahead=ahead)
         return GraphShadows(
             plan,
             self.rows,
@@ -95,21 +101,15 @@ class LangGraph(LangChain):
         )
 
     def inside(self, plan: Plan) -> Iterator[Any]:
-        graph = plan.objects.get("")
-        if not isinstance(graph, Pregel):
-            yield from super().inside(plan)
-            return
-        for step in steps_of(graph):
+        for step in steps_of(plan.objects[""]):
             if (found := step.found()) is not None:
                 yield from found.components.values()
 
     def visits(self, plan: Plan) -> Mapping[str, Visit]:
-        if not isinstance(plan.objects.get(""), Pregel):
-            return super().visits(plan)
         return {p.name: forecast_of(p.component) for p in plan.p_graph if p.meta.get("inside")}
 
     def bounded(self, plan: Plan) -> Plan:
-        return plan if isinstance(plan.objects.get(""), Pregel) else super().bounded(plan)
+        return plan
 
 
 FRAMEWORK = LangGraph()

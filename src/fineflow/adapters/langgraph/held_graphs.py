@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
@@ -34,16 +34,21 @@ _CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_complete
 
 def graphs_held(runnable: Any) -> list[Any]:
     """Returns the graphs that a step refers to: by closures, globals, defaults and attributes of its functions."""
-    return [obj for obj in _referred(runnable) if isinstance(obj, CompiledStateGraph)]
+    return [obj for obj in _referred(attributes_of(runnable).values()) if isinstance(obj, CompiledStateGraph)]
 
 
 def why_late(runnable: Any) -> str:
     """Returns why tools of graphs that a step calls start late; "" if they need not."""
-    referred = _referred(runnable)
-    functions = [obj for obj in referred if type(obj) is FunctionType]
-    if not _reached(referred).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred):
+    if start_others(attributes_of(runnable).values()):
         return "a function that calls it starts tasks or threads, which may change what they read"
+    functions = [obj for obj in _referred(attributes_of(runnable).values()) if type(obj) is FunctionType]
     return "" if not _named(functions).isdisjoint(_CALLING) else "the function that calls it asks for a stream"
+
+
+def start_others(functions: Iterable[Any]) -> bool:
+    """Returns True if functions may let other code run at the same time, by the names that they reach."""
+    referred = _referred(functions)
+    return not _reached(referred).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred)
 
 
 def _reached(referred: Sequence[Any]) -> set[str]:
@@ -76,10 +81,10 @@ def _named(functions: Sequence[FunctionType]) -> set[str]:
     return {name for func in functions for code in codes(func.__code__) for name in code.co_names}
 
 
-def _referred(runnable: Any) -> list[Any]:
-    """Returns graphs, functions and containers that a step refers to, directly or by each other."""
+def _referred(functions: Iterable[Any]) -> list[Any]:
+    """Returns graphs, functions and containers that functions refer to, directly or by each other."""
     found: list[Any] = []
-    seen, todo = set[int](), [(func, 0) for func in attributes_of(runnable).values()]
+    seen, todo = set[int](), [(func, 0) for func in functions]
     while todo and len(seen) < _MOST:
         obj, depth = todo.pop()
         if id(obj) in seen or depth > _DEPTH:

@@ -6,16 +6,18 @@ which stock calls a graph have a wrapper, as those of components have (``entry_w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import has_as
+from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph import beside
 from fineflow.adapters.langgraph.beside import Around, around, inside, setting
@@ -82,11 +84,24 @@ def _is_beside(graph: Any) -> bool:
 def _nested(graph: Any, name: str, stock: Any) -> Any:
     """Returns the optimized graph that stock's call of a graph goes to; None for stock's own."""
     here: Claiming | None = under_way.get()
-    if here is None or id(graph) not in getattr(here.shadows, "graphs", ()):
+    if here is None or id(graph) not in _graphs_in(here.shadows):
         return None
     if not has_as(graph, name, stock) or here.call.limit is not None:
         return None
     return here.shadows.nested(graph)
+
+
+def _graphs_in(shadows: Shadows) -> Mapping[int, Any]:
+    """Returns the graphs that run ahead inside of a call, by id: of a graph, or the steps of a chain."""
+    own: Mapping[int, Any] | None = getattr(shadows, "graphs", None)
+    if own is None and (own := _steps.get(shadows)) is None:
+        trust, parts = shadows.options.trust_tools, shadows.plan.objects.values()
+        own = {id(each): each for each in parts if isinstance(each, CompiledStateGraph) and gains(each, trust)}
+        _steps[shadows] = own
+    return own
+
+
+_steps: WeakKeyDictionary[Shadows, Mapping[int, Any]] = WeakKeyDictionary()
 
 
 def gains(graph: Any, trust: Any = None, known: dict[int, bool] | None = None) -> bool:

@@ -26,7 +26,7 @@ class Runtime:
     """
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = contextvars.Context().run(asyncio.new_event_loop)  # it would keep what the first call set
         self.submissions: dict[object, Callable[[], None]] = {}
         self.shut_down = False
         started = threading.Event()

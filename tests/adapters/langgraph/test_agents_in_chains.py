@@ -1,0 +1,152 @@
+"""Agents in chains and functions: tools start early, unless something may change what they read meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from agent_cases import VALUE, Agent, both
+from langchain.agents import create_agent
+from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from test_beside import Paged, answered
+
+import fineflow
+from fineflow.testing import virtual_threads
+
+pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+
+
+def as_it_is(value: Any) -> Any:
+    return value
+
+
+def in_a_sequence(model: Any, tools: Any) -> Any:
+    return RunnableLambda(as_it_is) | create_agent(model, tools) | RunnableLambda(as_it_is)
+
+
+def first_and_bound(model: Any, tools: Any) -> Any:
+    return create_agent(model, tools).with_config(tags=["asked"]) | RunnableLambda(as_it_is)
+
+
+def behind_a_record(model: Any, tools: Any) -> Any:
+    return {"messages": lambda value: value["messages"]} | create_agent(model, tools)
+
+
+def beside_what_passes_on(model: Any, tools: Any) -> Any:
+    return RunnableParallel(found=create_agent(model, tools), given=RunnablePassthrough())
+
+
+def by_a_lambda(model: Any, tools: Any) -> Any:
+    agent = create_agent(model, tools)
+
+    def asks(value: Any) -> Any:
+        return agent.invoke(value)
+
+    async def aasks(value: Any) -> Any:
+        return await agent.ainvoke(value)
+
+    return RunnableLambda(asks, aasks) | RunnableLambda(as_it_is)
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("make", [in_a_sequence, first_and_bound, behind_a_record, beside_what_passes_on, by_a_lambda])
+def test_tools_start_while_the_model_writes(make: Callable[..., Any], entry: str) -> None:
+    *_, stock, mine = both(entry)
+    saved = stock - mine
+    stock_agent, agent, before, after = both(entry, make=make)
+    assert sorted(agent.called) == sorted(stock_agent.called)
+    assert saved > 0.5 and before - after >= 0.95 * saved
+
+
+def test_explain_says_which_tools_start_early() -> None:
+    said = " ".join(str(fineflow.explain(Agent(make=in_a_sequence).graph)).split())
+    assert "calls of look_up start when the model has written them" in said
+
+
+def _runnable(func: Callable[..., Any]) -> Any:
+    return RunnableLambda(func)
+
+
+def beside_a_step(paged: Any, agent: Any) -> Any:
+    return RunnableParallel(found=agent | _runnable(answered), other=_runnable(paged.write))
+
+
+def beside_a_step_of_a_step(paged: Any, agent: Any) -> Any:
+    asks = _runnable(lambda value: answered(agent.invoke(value)))
+    return _runnable(as_it_is) | {"found": asks, "other": {"other": _runnable(paged.write)}}
+
+
+def beside_itself(paged: Any, agent: Any) -> Any:
+    either = _runnable(lambda value: paged.write() if value is None else answered(agent.invoke(value)))
+    return _runnable(lambda value: [value, None]) | either.map()
+
+
+def in_threads(paged: Any, agent: Any) -> Any:
+    return _runnable(in_threads_of_a_function(paged, agent))
+
+
+def in_threads_of_a_function(paged: Any, agent: Any) -> Any:
+    def asks(value: Any) -> Any:
+        with ContextThreadPoolExecutor(2) as threads:
+            found, _ = threads.submit(agent.invoke, value), threads.submit(paged.write)
+            return answered(found.result())
+
+    return asks
+
+
+def gathered_by_a_function(paged: Any, agent: Any) -> Any:
+    async def asks(value: Any) -> Any:
+        found, _ = await asyncio.gather(agent.ainvoke(value), asyncio.to_thread(paged.write))
+        return answered(found)
+
+    return asks
+
+
+def task_of_a_function(paged: Any, agent: Any) -> Any:
+    async def asks(value: Any) -> Any:
+        beside = asyncio.create_task(asyncio.to_thread(paged.write))
+        found = await agent.ainvoke(value)
+        await beside
+        return answered(found)
+
+    return asks
+
+
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+@pytest.mark.parametrize("outer", [beside_a_step, beside_a_step_of_a_step, beside_itself, in_threads])
+def test_tools_see_what_is_written_beside_the_agent(outer: Any, entry: str) -> None:
+    _, mine, before, after = both(entry, kind=Paged, outer=outer)
+    assert mine.written == 1 and not mine.early
+    assert after <= 1.005 * before
+
+
+@pytest.mark.parametrize("outer", [in_threads_of_a_function, gathered_by_a_function, task_of_a_function])
+def test_tools_see_what_a_function_writes_beside_the_agent(outer: Any) -> None:
+    def ran(*, optimized: bool) -> tuple[Any, list[str]]:
+        paged = Paged(outer)
+        func: Any = fineflow.optimize(paged.graph, strict=True) if optimized else paged.graph
+        awaits = outer is not in_threads_of_a_function
+        found = virtual_threads.run(lambda: asyncio.run(func(VALUE)) if awaits else func(VALUE))
+        assert paged.written == 1
+        return found.value, paged.early
+
+    assert ran(optimized=True) == (ran(optimized=False)[0], [])
+
+
+def test_a_function_that_asks_an_agent_alone_gains() -> None:
+    def ran(*, optimized: bool) -> tuple[Any, list[str]]:
+        paged = Paged(lambda own, agent: lambda value: answered(agent.invoke(value)))
+        func: Any = fineflow.optimize(paged.graph, strict=True) if optimized else paged.graph
+        return virtual_threads.run(lambda: func(VALUE)).value, paged.early
+
+    stock, mine = ran(optimized=False), ran(optimized=True)
+    assert mine[0] == stock[0] and mine[1] and not stock[1]
+
+
+def test_the_explanation_says_why_tools_start_late() -> None:
+    said = " ".join(str(fineflow.explain(Paged(beside_a_step).graph)).split())
+    assert "start when stock makes their calls: other steps may run beside it" in said
+    assert "start when the model has written them" not in said
