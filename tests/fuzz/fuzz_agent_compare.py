@@ -41,7 +41,8 @@ class Seen:
     """What is seen of one step.
 
     ended: it was cancelled, or ran out of time. stopped: it has failed, or has been interrupted. raced: so, while other
-    threads ran, tools that search, or another run of the agent; how far these got is open in stock, too.
+    threads ran, tools that search, or another run of the agent; how far these got is open in stock, too. numbered: it
+    is not open which of several graphs that one node calls is the first, which LangGraph numbers.
     """
 
     value: str = ""
@@ -59,12 +60,14 @@ class Seen:
     ended: bool = False
     stopped: bool = False
     raced: bool = False
+    numbered: bool = True
     handler: Any = None
 
     def look(self) -> None:
         """Takes the tree of runs as it is now: again, when what stock has left behind has ended."""
         if self.handler is not None:
-            self.tree = text_of(run_tree(self.handler))
+            tree = text_of(run_tree(self.handler))
+            self.tree = tree if self.numbered else re.sub(r"\|\d+(?=\|)", "", tree)
 
     def offered(self, kind: str, each: str) -> int:
         """Returns how often the model has written a call, or has written one about the topic of a search."""
@@ -199,7 +202,7 @@ class _Noted:
         seen.written = world.written - self._written
         seen.effects, seen.wrong = _ordered(world, world.effects[self._effects :]), world.wrong[self._wrong :]
         seen.requests = sorted(world.requests[self._requests :])
-        seen.handler = None if seen.ended else self.handler
+        seen.handler, seen.numbered = None if seen.ended else self.handler, world.live
         seen.look()
         if getattr(app, "checkpointer", None) is not None and not seen.ended:
             config: Any = {"configurable": {"thread_id": step.settings.get("thread", "1")}}
