@@ -11,7 +11,9 @@ from agent_cases import VALUE, Agent, both
 from langchain.agents import create_agent
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough
 from langchain_core.runnables.config import ContextThreadPoolExecutor
-from test_beside import Paged, answered
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.graph import MessagesState
+from test_beside import Paged, answered, one_node
 
 import fineflow
 from fineflow.testing import virtual_threads
@@ -51,8 +53,33 @@ def by_a_lambda(model: Any, tools: Any) -> Any:
     return RunnableLambda(asks, aasks) | RunnableLambda(as_it_is)
 
 
+def made_by_a_lambda(model: Any, tools: Any) -> Any:
+    """A function that makes the agent anew in each call."""
+
+    def asks(value: Any) -> Any:
+        return create_agent(model, tools).invoke(value)
+
+    async def aasks(value: Any) -> Any:
+        return await create_agent(model, tools).ainvoke(value)
+
+    return RunnableLambda(asks, aasks)
+
+
+def made_by_a_node(model: Any, tools: Any) -> Any:
+    def asks(state: MessagesState) -> Any:
+        return {"messages": create_agent(model, tools).invoke(state)["messages"][-1:]}
+
+    async def aasks(state: MessagesState) -> Any:
+        return {"messages": (await create_agent(model, tools).ainvoke(state))["messages"][-1:]}
+
+    return one_node(RunnableCallable(asks, aasks, name="asks"))
+
+
+CHAINS = [in_a_sequence, first_and_bound, behind_a_record, beside_what_passes_on, by_a_lambda]
+
+
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("make", [in_a_sequence, first_and_bound, behind_a_record, beside_what_passes_on, by_a_lambda])
+@pytest.mark.parametrize("make", [*CHAINS, made_by_a_lambda, made_by_a_node])
 def test_tools_start_while_the_model_writes(make: Callable[..., Any], entry: str) -> None:
     *_, stock, mine = both(entry)
     saved = stock - mine
@@ -61,9 +88,17 @@ def test_tools_start_while_the_model_writes(make: Callable[..., Any], entry: str
     assert saved > 0.5 and before - after >= 0.95 * saved
 
 
-def test_explain_says_which_tools_start_early() -> None:
-    said = " ".join(str(fineflow.explain(Agent(make=in_a_sequence).graph)).split())
-    assert "calls of look_up start when the model has written them" in said
+@pytest.mark.parametrize(
+    ("make", "what"),
+    [
+        (in_a_sequence, "calls of look_up start when the model has written them"),
+        (made_by_a_lambda, "steps inside of calls of what `create_agent` makes in it may start earlier"),
+        (made_by_a_node, "steps inside of calls of what `create_agent` makes in it may start earlier"),
+    ],
+)
+def test_explain_says_what_starts_early(make: Callable[..., Any], what: str) -> None:
+    said = " ".join(str(fineflow.explain(Agent(make=make).graph)).split())
+    assert what in said and "start together" not in said
 
 
 def _runnable(func: Callable[..., Any]) -> Any:
@@ -82,6 +117,39 @@ def beside_a_step_of_a_step(paged: Any, agent: Any) -> Any:
 def beside_itself(paged: Any, agent: Any) -> Any:
     either = _runnable(lambda value: paged.write() if value is None else answered(agent.invoke(value)))
     return _runnable(lambda value: [value, None]) | either.map()
+
+
+def made_beside_others(paged: Any, agent: Any) -> Any:
+    """The agent is made anew in each call, and the function lets something else run beside it."""
+    model, tools = paged.model, paged.tools
+
+    def asks(state: MessagesState) -> Any:
+        with ContextThreadPoolExecutor(2) as threads:
+            found, _ = threads.submit(create_agent(model, tools).invoke, state), threads.submit(paged.write)
+            return answered(found.result())
+
+    return one_node(asks)
+
+
+def chain_beside_others(paged: Any, agent: Any) -> Any:
+    """The function knows a chain, which knows the agent."""
+    chain = _runnable(as_it_is) | agent
+
+    def asks(state: MessagesState) -> Any:
+        with ContextThreadPoolExecutor(2) as threads:
+            found, _ = threads.submit(chain.invoke, state), threads.submit(paged.write)
+            return answered(found.result())
+
+    return one_node(asks)
+
+
+def branches_of_a_node(paged: Any, agent: Any) -> Any:
+    chain = _runnable(as_it_is) | {"found": agent, "other": _runnable(paged.write)}
+
+    def asks(state: MessagesState) -> Any:
+        return answered(chain.invoke(state)["found"])
+
+    return one_node(asks)
 
 
 def in_threads(paged: Any, agent: Any) -> Any:
@@ -115,8 +183,19 @@ def task_of_a_function(paged: Any, agent: Any) -> Any:
     return asks
 
 
+BESIDE = [
+    beside_a_step,
+    beside_a_step_of_a_step,
+    beside_itself,
+    in_threads,
+    made_beside_others,
+    chain_beside_others,
+    branches_of_a_node,
+]
+
+
 @pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
-@pytest.mark.parametrize("outer", [beside_a_step, beside_a_step_of_a_step, beside_itself, in_threads])
+@pytest.mark.parametrize("outer", BESIDE)
 def test_tools_see_what_is_written_beside_the_agent(outer: Any, entry: str) -> None:
     _, mine, before, after = both(entry, kind=Paged, outer=outer)
     assert mine.written == 1 and not mine.early

@@ -56,7 +56,7 @@ def _look_up(agent: Any) -> BaseTool:
     return look_up
 
 
-def _node(func: Any) -> Any:
+def one_node(func: Any) -> Any:
     graph = StateGraph(MessagesState)
     graph.add_node("node", func)
     graph.add_edge(START, "node")
@@ -72,11 +72,11 @@ def answered(found: Any) -> dict[str, Any]:
 
 
 def _called(paged: Paged, agent: Any) -> Any:
-    return _node(lambda state: answered(agent.invoke(state)))
+    return one_node(lambda state: answered(agent.invoke(state)))
 
 
 def _streamed(paged: Paged, agent: Any) -> Any:
-    return _node(lambda state: answered(list(agent.stream(state, stream_mode="values"))[-1]))
+    return one_node(lambda state: answered(list(agent.stream(state, stream_mode="values"))[-1]))
 
 
 def _tasks(paged: Paged, agent: Any) -> Any:
@@ -96,7 +96,7 @@ def _gathered(paged: Paged, agent: Any) -> Any:
         found, _ = await asyncio.gather(agent.ainvoke(state), asyncio.to_thread(paged.write))
         return answered(found)
 
-    return _node(node)
+    return one_node(node)
 
 
 def _task_beside(paged: Paged, agent: Any) -> Any:
@@ -106,7 +106,7 @@ def _task_beside(paged: Paged, agent: Any) -> Any:
         await beside
         return answered(found)
 
-    return _node(node)
+    return one_node(node)
 
 
 class _Begins:
@@ -131,7 +131,7 @@ def _task_in_a_method(paged: Paged, agent: Any) -> Any:
         await beside
         return answered(found)
 
-    return _node(node)
+    return one_node(node)
 
 
 def _executor(paged: Paged, agent: Any) -> Any:
@@ -143,7 +143,7 @@ def _executor(paged: Paged, agent: Any) -> Any:
         list(beside)
         return answered(found)
 
-    return _node(node)
+    return one_node(node)
 
 
 def _threads(paged: Paged, agent: Any) -> Any:
@@ -153,7 +153,7 @@ def _threads(paged: Paged, agent: Any) -> Any:
             executor.submit(paged.write)
             return answered(found.result())
 
-    return _node(node)
+    return one_node(node)
 
 
 def _submitted(executor: Executor, agent: Any, state: Any) -> Any:

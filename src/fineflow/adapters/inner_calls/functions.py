@@ -45,6 +45,7 @@ Refused = Callable[[Any], str]
 
 _SEVERAL = "calls of {} in it that need nothing from each other start together"
 _ONCE = "steps inside of its call of {} may start earlier"
+_MADE = "steps inside of calls of what {} makes in it may start earlier"
 
 _visits: WeakKeyDictionary[Any, Visits] = WeakKeyDictionary()
 
@@ -171,9 +172,12 @@ def note_calls(b: Builder, found: Sequence[Found], refused: Refused, at: int = -
     parts = {type(part).__name__ if name == "self" else name: part for name, part in parts.items()}
     step = b.primitives[at] = b.primitives[at].with_(meta={**b.primitives[at].meta, "inside": tuple(parts)})
     why = {name: refused(part) for name, part in parts.items()}
-    if names := [name for name in parts if not why[name]]:
-        reason = _ONCE if sum(each.calls for each in found) == 1 else _SEVERAL
-        b.notes.append(Note(INSIDE, step.name, True, reason.format(_quoted(names))))
+    made = [name for name, part in parts.items() if isinstance(part, FunctionType) and not why[name]]
+    calls = sum(each.calls for each in found) - 2 * len(made)  # to make a component, and to call it
+    if made:
+        b.notes.append(Note(INSIDE, step.name, True, _MADE.format(_quoted(made))))
+    if (names := [name for name in parts if not (why[name] or name in made)]) and (calls > 0 or not made):
+        b.notes.append(Note(INSIDE, step.name, True, (_ONCE if calls == 1 else _SEVERAL).format(_quoted(names))))
     for reason in dict.fromkeys(filter(None, why.values())):
         names = [name for name in parts if why[name] == reason]
         b.note(step.name, False, f"calls of {_quoted(names)} in it start where stock makes them: {reason}")

@@ -37,7 +37,7 @@ from fineflow.adapters.langchain.user_functions import functions_of
 from fineflow.adapters.langgraph.asking import only_asks
 from fineflow.adapters.langgraph.held_graphs import graphs_held, start_others
 from fineflow.adapters.langgraph.middleware import around_calls
-from fineflow.adapters.langgraph.steps import attributes_of, flat
+from fineflow.adapters.langgraph.steps import attributes_of, flat, steps_of
 from fineflow.adapters.langgraph.turns import Offered, looked_at, offered
 from fineflow.ir import Effect, Graph
 from fineflow.ir.spec import everything
@@ -101,11 +101,11 @@ def known_around(here: Claiming, *, inside: bool) -> bool:
     Not around an optimized graph in one that is stock's, nor where a graph runs again in the same call of ours, nor
     where steps of a chain, or what a function starts, may run beside it. inside: of another graph, as stock says.
     """
-    outer = here.outer
+    inner, outer = here, here.outer
     while outer is not None:
-        if not _one_by_one(outer.shadows):
+        if not _one_by_one(outer.shadows, inner.shadows.plan.objects.get("")):
             return False
-        outer = outer.outer
+        inner, outer = outer, outer.outer
     step = around.get()
     if step is None or step._outer is None:
         return not inside
@@ -125,11 +125,17 @@ def one_by_one(graph: Graph, objects: Mapping[str, Any]) -> bool:
     return not (any(isinstance(each, RunnableEach) for each in parts) or start_others(chain.from_iterable(functions)))
 
 
-def _one_by_one(shadows: Shadows) -> bool:
+def _one_by_one(shadows: Shadows, inner: Any) -> bool:
+    plan = shadows.plan
+    outer = plan.objects.get("")
+    if id(inner) in getattr(shadows, "held", ()):  # what runs beside it is looked at in supersteps
+        return True
     if shadows not in _known:
-        plan = shadows.plan
-        in_supersteps = isinstance(plan.objects.get(""), Pregel)  # which are looked at
-        _known[shadows] = in_supersteps or one_by_one(plan.p_graph, plan.objects)
+        if isinstance(outer, Pregel):  # one of its functions has made the inner one, or it is a chain
+            functions = chain.from_iterable(attributes_of(step.obj).values() for step in steps_of(outer))
+            _known[shadows] = not start_others(functions)
+        else:
+            _known[shadows] = one_by_one(plan.p_graph, plan.objects)
     return _known[shadows]
 
 

@@ -7,11 +7,13 @@ from functools import partial
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
+from langchain_core.runnables import Runnable, RunnableParallel
+from langchain_core.runnables.base import RunnableEachBase
 from langgraph.func import _TaskFunction
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.langchain.inner_calls.made_chains import makes_agents
 from fineflow.adapters.langgraph.steps import attributes_of, closed_over, referred_by
 from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
 from fineflow.adapters.lookahead.scan import codes
@@ -46,9 +48,19 @@ def why_late(runnable: Any) -> str:
 
 
 def start_others(functions: Iterable[Any]) -> bool:
-    """Returns True if functions may let other code run at the same time, by the names that they reach."""
+    """Returns True if functions may let other code run at the same time, by the names that they reach.
+
+    So do chains that they refer to, in whose branches side by side a graph is.
+    """
     referred = _referred(functions)
-    return not _reached(referred).isdisjoint(_STARTING) or any(isinstance(obj, _TaskFunction) for obj in referred)
+    return not _reached(referred).isdisjoint(_STARTING) or any(map(_runs_beside, referred))
+
+
+def _runs_beside(obj: Any) -> bool:
+    several = isinstance(obj, RunnableEachBase) or (isinstance(obj, RunnableParallel) and len(obj.steps__) > 1)
+    if several:
+        return any(isinstance(each, CompiledStateGraph) or makes_agents(each) for each in _referred([obj]))
+    return isinstance(obj, _TaskFunction)
 
 
 def _reached(referred: Sequence[Any]) -> set[str]:
@@ -109,7 +121,10 @@ def _parts(obj: Any) -> Sequence[Any]:
         return list(obj.values())
     if isinstance(obj, _TaskFunction):
         return [obj.func]
+    if isinstance(obj, Runnable):
+        return list(vars(obj).values()) if kind.__module__.startswith(_COMPOSED) else ()
     return obj if kind in (list, tuple) else ()
 
 
-_MAY_HOLD = (Pregel, _TaskFunction, FunctionType, MethodType, partial, dict, list, tuple)
+_COMPOSED = "langchain_core.runnables."
+_MAY_HOLD = (Runnable, _TaskFunction, FunctionType, MethodType, partial, dict, list, tuple)

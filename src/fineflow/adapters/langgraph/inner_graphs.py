@@ -12,6 +12,7 @@ from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from langchain_core.runnables.base import RunnableBindingBase
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 
@@ -22,7 +23,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph import beside
 from fineflow.adapters.langgraph.beside import Around, around, inside, setting
 from fineflow.adapters.langgraph.held_graphs import graphs_held, why_late
-from fineflow.adapters.langgraph.steps import steps_of
+from fineflow.adapters.langgraph.steps import flat, steps_of
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 
 _DEPTH = 8  # of graphs inside graphs
@@ -63,14 +64,28 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
         with setting(_entering, None):  # the graph may call itself
             yield stock
         return
-    here = around.get()
-    with nullcontext() if here is None else here.call():
+    with _counted(graph):
         if (fast := _nested(graph, name, stock)) is None:
             with inside(Around(alone=False)) if _is_beside(graph) else nullcontext():
                 yield stock
             return
         with setting(_entering, graph):
             yield getattr(fast, name)
+
+
+_under_way: ContextVar[tuple[Around, Any] | None] = ContextVar("fineflow_graph_under_way", default=None)
+"""The innermost call of a graph that the current context is in: where it is made, and the graph."""
+
+
+@contextmanager
+def _counted(graph: Any) -> Iterator[None]:
+    """Is a call of a graph, which counts once, also where it passes two wrappers on its way to stock."""
+    here, known = around.get(), _under_way.get()
+    if here is None or (known is not None and known[0] is here and known[1] is graph):
+        yield
+        return
+    with here.call(), setting(_under_way, (here, graph)):
+        yield
 
 
 def _is_beside(graph: Any) -> bool:
@@ -121,10 +136,14 @@ def gains(graph: Any, trust: Any = None, known: dict[int, bool] | None = None) -
 def graphs_inside(graph: Any, trust: Any = None, known: dict[int, bool] | None = None) -> list[Any]:
     """Returns the graphs that run inside of a graph, and whose calls gain by themselves. For the rest see ``gains``."""
     known = {id(graph): False} if known is None else known
-    held = [inner for step in steps_of(graph) for inner in graphs_held(step.obj)]
-    found = {id(inner): inner for inner in (*_nodes(graph), *held) if inner is not graph}
     late = graphs_beside(graph)
-    return [inner for inner in found.values() if id(inner) not in late and gains(inner, trust, known)]
+    return [inner for inner in graphs_within(graph) if id(inner) not in late and gains(inner, trust, known)]
+
+
+def graphs_within(graph: Any) -> list[Any]:
+    """Returns the graphs that are nodes of a graph, or that functions of its steps refer to."""
+    held = [inner for step in steps_of(graph) for inner in graphs_held(step.obj)]
+    return list({id(inner): inner for inner in (*_nodes(graph), *held) if inner is not graph}.values())
 
 
 def graphs_beside(graph: Any) -> dict[int, str]:
@@ -143,4 +162,13 @@ def turns_within(graph: Any, trust: Any = None, depth: int = 0) -> Iterator[Turn
 
 
 def _nodes(graph: Any) -> list[Any]:
-    return [inner for node in graph.nodes.values() for inner in node.subgraphs if isinstance(inner, CompiledStateGraph)]
+    """Returns the graphs that are nodes themselves, or steps of one. LangGraph also counts what functions refer to."""
+    return [inner for node in graph.nodes.values() for part in flat(node.bound) for inner in _bound(part)]
+
+
+def _bound(part: Any) -> list[Any]:
+    if isinstance(part, RunnableBindingBase):
+        return _bound(part.bound)
+    if isinstance(part, CompiledStateGraph):
+        return [part]
+    return [inner for step in flat(part) if step is not part for inner in _bound(step)]

@@ -6,6 +6,7 @@ import asyncio
 import copy as copying
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import product
@@ -59,6 +60,7 @@ from fineflow.adapters.langchain.inner_calls.composed import (
 )
 from fineflow.adapters.langchain.inner_calls.embedded_texts import embedded
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN, inner_of
+from fineflow.adapters.langchain.inner_calls.made_chains import makes_agents
 from fineflow.adapters.langchain.inner_calls.made_components import computes, made, makes, plain, same
 from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.package_functions import reads_only, value_of
@@ -353,6 +355,9 @@ def claims_inside(found: Found) -> None:
         if isinstance(component, Runnable):  # one call of it, or of one of its steps, may gain by itself
             for part, name in product((component, *steps_of(component)), ENTRIES):
                 claims_of(type(part), name)
+        elif makes_agents(component):
+            for name in ENTRIES:
+                claims_of(sys.modules["langgraph.pregel"].Pregel, name)
 
 
 def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
