@@ -228,4 +228,4 @@ def test_a_function_that_asks_an_agent_alone_gains() -> None:
 def test_the_explanation_says_why_tools_start_late() -> None:
     said = " ".join(str(fineflow.explain(Paged(beside_a_step).graph)).split())
     assert "start when stock makes their calls: other steps may run beside it" in said
-    assert "start when the model has written them" not in said
+    assert "What starts earlier" not in said

@@ -9,9 +9,8 @@ one of them has begun is not claimed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext
 from contextvars import ContextVar
-from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,7 +22,6 @@ from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt import ToolNode
-from langgraph.pregel import Pregel
 from langgraph.pregel._runner import PregelRunner
 from langgraph.pregel._write import ChannelWrite
 
@@ -31,13 +29,12 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
-from fineflow.adapters.inner_calls.functions import is_function
 from fineflow.adapters.langchain.lowering.list_functions import judged
-from fineflow.adapters.langchain.user_functions import functions_of
 from fineflow.adapters.langgraph.asking import only_asks
-from fineflow.adapters.langgraph.held_graphs import graphs_held, start_others
+from fineflow.adapters.langgraph.held_graphs import graphs_held
 from fineflow.adapters.langgraph.middleware import around_calls
-from fineflow.adapters.langgraph.steps import attributes_of, flat, steps_of
+from fineflow.adapters.langgraph.steps import attributes_of, flat
+from fineflow.adapters.langgraph.tool_runs import ToolRun, setting, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, looked_at, offered
 from fineflow.ir import Effect, Graph
 from fineflow.ir.spec import everything
@@ -101,11 +98,11 @@ def known_around(here: Claiming, *, inside: bool) -> bool:
     Not around an optimized graph in one that is stock's, nor where a graph runs again in the same call of ours, nor
     where steps of a chain, or what a function starts, may run beside it. inside: of another graph, as stock says.
     """
-    inner, outer = here, here.outer
+    outer = here.outer
     while outer is not None:
-        if not _one_by_one(outer.shadows, inner.shadows.plan.objects.get("")):
+        if not _one_by_one(outer.shadows):
             return False
-        inner, outer = outer, outer.outer
+        outer = outer.outer
     step = around.get()
     if step is None or step._outer is None:
         return not inside
@@ -113,29 +110,19 @@ def known_around(here: Claiming, *, inside: bool) -> bool:
 
 
 def one_by_one(graph: Graph, objects: Mapping[str, Any]) -> bool:
-    """Returns False for a function, or a chain, that may run code which nobody knows beside a graph that it calls.
+    """Returns False for a chain that may run steps which nobody knows beside a graph that is one of them.
 
     graph, objects: its p-graph, and its objects by path.
     """
-    parts = list(objects.values())
+    parts = objects.values()
     acting = [p for p in everything(graph) if p.effects.kind is Effect.OPAQUE or p.effects.writes]
-    if len(acting) > 1 and any(isinstance(each, RunnableParallel) for each in parts):
-        return False
-    functions = [[each] if is_function(each) else functions_of(each).values() for each in parts]
-    return not (any(isinstance(each, RunnableEach) for each in parts) or start_others(chain.from_iterable(functions)))
+    several = len(acting) > 1 and any(isinstance(each, RunnableParallel) for each in parts)
+    return not (several or any(isinstance(each, RunnableEach) for each in parts))
 
 
-def _one_by_one(shadows: Shadows, inner: Any) -> bool:
-    plan = shadows.plan
-    outer = plan.objects.get("")
-    if id(inner) in getattr(shadows, "held", ()):  # what runs beside it is looked at in supersteps
-        return True
+def _one_by_one(shadows: Shadows) -> bool:
     if shadows not in _known:
-        if isinstance(outer, Pregel):  # one of its functions has made the inner one, or it is a chain
-            functions = chain.from_iterable(attributes_of(step.obj).values() for step in steps_of(outer))
-            _known[shadows] = not start_others(functions)
-        else:
-            _known[shadows] = one_by_one(plan.p_graph, plan.objects)
+        _known[shadows] = one_by_one(shadows.plan.p_graph, shadows.plan.objects)
     return _known[shadows]
 
 
@@ -147,17 +134,6 @@ def install() -> None:
     wrap_method(PregelRunner, "tick", _running)
     wrap_method(PregelRunner, "atick", _arunning)
     wrap_method(_TaskFunction, "__call__", _beginning_a_task)
-
-
-@contextmanager
-def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    """Sets a context variable in the block."""
-    before = variable.set(value)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # closed in another context
-            variable.reset(before)
 
 
 def inside(found: Around) -> AbstractContextManager[None]:
@@ -202,59 +178,6 @@ def _beginning_a_task(own: Any, name: str) -> Any:
     return method
 
 
-class ToolRuns:
-    """Of one outermost call: the runs of tools that may change something, in the order in which they have begun."""
-
-    def __init__(self) -> None:
-        self.begun: list[ToolRun] = []
-        self._running = set[ToolRun]()
-
-    def changing(self, tool: Offered) -> bool:
-        """Returns True if one runs that may change what a tool reads, and that the current code is no part of."""
-        return any(run.changes(tool) for run in self._running - _within.get())
-
-    def changed(self, tool: Offered, since: int, turn: object) -> bool:
-        """Returns True if one that may has begun. since: what had begun before. turn: whose own calls do not count."""
-        return any(run.turn is not turn and run.changes(tool) for run in self.begun[since:])
-
-    @contextmanager
-    def run(self, run: ToolRun) -> Iterator[None]:
-        """Is the run of such a tool."""
-        self._running.add(run)
-        self.begun.append(run)
-        try:
-            with setting(_within, _within.get() | {run}):
-                yield
-        finally:
-            self._running.discard(run)
-
-
-class ToolRun:
-    """A run of a tool that may change something. turn: that of the model which has called it, if it is known."""
-
-    __slots__ = ("_tool", "turn")
-
-    def __init__(self, tool: Offered | None, turn: object) -> None:
-        self._tool, self.turn = tool, turn
-
-    def changes(self, tool: Offered) -> bool:
-        """Returns True if it may change what a tool reads."""
-        if not (tool.reads or tool.guards):
-            return False
-        if self._tool is None or self._tool.guards:
-            return True
-        return bool(self._tool.writes) if tool.guards else tool.waits_for(self._tool.writes)
-
-
-_within: ContextVar[frozenset[ToolRun]] = ContextVar("fineflow_tool_runs", default=frozenset())
-"""The runs of tools that the current code is a part of."""
-
-
-def tool_runs_of(here: Claiming) -> ToolRuns:
-    """Returns what acts in the outermost call."""
-    return _outermost(here).call.memory(ToolRuns)
-
-
 @contextmanager
 def running(here: Claiming, tool: BaseTool, turn: object, *, reads: bool) -> Iterator[None]:
     """Is the run of a tool. turn: that of the model which has called it. reads: this run is known to do no more."""
@@ -266,12 +189,6 @@ def running(here: Claiming, tool: BaseTool, turn: object, *, reads: bool) -> Ite
     run = None if reads else ToolRun(known.get(id(tool)), turn)
     with step.call(), inside(Around()), nullcontext() if run is None else tool_runs_of(here).run(run):
         yield
-
-
-def _outermost(here: Claiming) -> Claiming:
-    while here.outer is not None:
-        here = here.outer
-    return here
 
 
 def _parts(runnable: Any) -> Iterator[Any]:

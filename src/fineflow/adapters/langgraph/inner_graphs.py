@@ -21,9 +21,10 @@ from fineflow.adapters.core.recognition import has_as
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph import beside
-from fineflow.adapters.langgraph.beside import Around, around, inside, setting
+from fineflow.adapters.langgraph.beside import Around, around, inside
 from fineflow.adapters.langgraph.held_graphs import graphs_held, why_late
 from fineflow.adapters.langgraph.steps import flat, steps_of
+from fineflow.adapters.langgraph.tool_runs import setting
 from fineflow.adapters.langgraph.turns import Turns, turns_of
 
 _DEPTH = 8  # of graphs inside graphs

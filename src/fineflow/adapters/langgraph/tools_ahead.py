@@ -27,9 +27,10 @@ from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
-from fineflow.adapters.langgraph.beside import around, running, setting, tool_runs_of
+from fineflow.adapters.langgraph.beside import around, running
 from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
+from fineflow.adapters.langgraph.tool_runs import Moment, setting, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.gains import Member, SideBySide
@@ -47,7 +48,7 @@ class Turn:
         self._here, self._turns, self._left = here, turns, left
         self.answers = here.shadows.options.stream_answers
         self._around, self._runs = around.get(), tool_runs_of(here)
-        self._begun: dict[str, tuple[Offered, int]] = {}  # calls that have started, and what had acted by then; by id
+        self._begun: dict[str, tuple[Offered, Moment]] = {}  # calls that have started, and when; by id
         self._ids = set[str]()
         self.reading = set[str]()  # calls of undeclared tools that are seen to do no more than to read
         self._drops: list[Callable[[], None]] = []
@@ -112,14 +113,23 @@ class Turn:
 
         Beside others only a declared tool may: runs of an undeclared one may change what the next one reads.
         """
-        self._begun[number] = tool, len(self._runs.begun)
+        self._begun[number] = tool, self._runs.now
+        if self._waits_for_others(tool) and self._runs.others_go_on():
+            return False
         return self._alone or (self._by_tools and not (tool.guards or self._runs.changing(tool)))
 
     def holds(self, number: str) -> bool:
         """Returns True if nothing has changed what a call reads, since it has started."""
-        if self._alone or number not in self._begun:
+        if number not in self._begun:
             return True
-        return self._by_tools and not self._runs.changed(*self._begun[number], self)
+        tool, since = self._begun[number]
+        if self._waits_for_others(tool) and self._runs.others_since(since):
+            return False
+        return self._alone or (self._by_tools and not self._runs.changed(tool, since, self))
+
+    def _waits_for_others(self, tool: Offered) -> bool:
+        """Returns True if what the user's code starts may change what a tool reads."""
+        return bool(tool.reads) or tool.guards
 
     def _given(self, tool: Any, call: ToolCall) -> Any:
         """Returns the arguments with which stock will call a tool's function; None if it has to be left to stock."""

@@ -39,7 +39,7 @@ from fineflow.adapters.langchain.user_functions import called_by_name, calls_of,
 from fineflow.adapters.langgraph import inner_graphs, messages, searches_ahead, supersteps, tools_ahead
 from fineflow.adapters.langgraph.beside import known_around, may_act
 from fineflow.adapters.langgraph.early_nodes import across
-from fineflow.adapters.langgraph.inner_graphs import graphs_beside, graphs_inside, graphs_within
+from fineflow.adapters.langgraph.inner_graphs import graphs_beside, graphs_inside
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.langgraph.steps import attributes_of, in_executor, own_tool, steps_of, user_functions
 from fineflow.adapters.langgraph.tools_ahead import Turn
@@ -92,7 +92,6 @@ class GraphShadows(Shadows):
         self.copies: dict[int, _Copy] = {}
         self.alone: dict[int, _Copy] = {}
         self.graphs = {id(each): each for each in graphs_inside(obj, self.options.trust_tools)}
-        self.held = frozenset(map(id, graphs_within(obj)))
         self.beside = graphs_beside(obj)
         tools = [step.obj for step in steps_of(obj) if isinstance(step.obj, BaseTool)]
         self.known_tools = {id(tool): may_act(tool, self.options.trust_tools) for tool in tools}

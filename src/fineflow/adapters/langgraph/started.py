@@ -1,0 +1,152 @@
+"""Notes tasks and threads that code of the user's starts in an optimized call: they may change what a tool reads.
+
+No look at code can tell: a method of an object that a function gets as an argument may start one. So the methods of the
+standard library by which all tasks, threads and calls of executors begin have a wrapper, and so have the timers. It
+looks at who begins it, in calls of optimized objects only. LangGraph's own tasks are looked at in supersteps
+(``beside``), those of other packages are taken to change nothing; LangChain's run steps of chains, which may be the
+user's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from types import FrameType
+from typing import Any
+from weakref import ref
+
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+
+from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.langgraph.tool_runs import Started, setting, tool_runs_of, within
+
+_BETWEEN = sys.stdlib_module_names | {"anyio", "sniffio", "wrapt"}  # their functions begin what others ask for
+_CHAINS, _EXECUTORS = "langchain_core.runnables", "langchain_core.runnables.config"
+_MODELS = "langchain_core.language_models"
+
+
+_counting: ContextVar[bool] = ContextVar("fineflow_counting", default=False)
+"""A call of an executor begins here, and is counted."""
+
+
+def install() -> None:
+    """Looks at what is started from now on."""
+    wrap_method(asyncio.BaseEventLoop, "create_task", _task)
+    for name in ("call_later", "call_at"):
+        wrap_method(asyncio.BaseEventLoop, name, _later)
+    for executor in (ContextThreadPoolExecutor, ThreadPoolExecutor):
+        wrap_method(executor, "submit", _submitted)
+    wrap_method(threading.Thread, "start", _thread)
+
+
+def _task(own: Any, name: str) -> Any:
+    def create_task(loop: Any, coro: Any, **named: Any) -> Any:
+        start = own.__get__(loop, type(loop))
+        here = under_way.get()
+        if here is None or not _users(sys._getframe(1), chains="gather"):
+            return start(coro, **named)
+        started, context = Started(), named.pop("context", None)
+        if context is None:
+            context = copy_context()
+            context.run(_enter, started)
+        task = start(coro, context=context, **named)
+        tool_runs_of(here).starts(started, _undone(task))
+        return task
+
+    return create_task
+
+
+def _later(own: Any, name: str) -> Any:
+    def call(loop: Any, when: Any, callback: Any, *args: Any, **named: Any) -> Any:
+        handle = own.__get__(loop, type(loop))(when, callback, *args, **named)
+        frame = sys._getframe(1)  # asyncio's own timers wake tasks
+        if (here := under_way.get()) is not None and not _is_between(frame) and _users(frame):
+            tool_runs_of(here).starts(Started(), lambda: not handle.cancelled())
+        return handle
+
+    return call
+
+
+def _submitted(own: Any, name: str) -> Any:
+    def submit(executor: Any, func: Any, /, *args: Any, **named: Any) -> Any:
+        start, here = own.__get__(executor, type(executor)), under_way.get()
+        if here is None or _counting.get() or not _users(sys._getframe(1), chains="submit"):
+            return start(func, *args, **named)
+        started = Started()
+        with setting(_counting, True), setting(within, within.get() | {started}):  # one of LangChain's hands them on
+            future = start(func, *args, **named)
+        tool_runs_of(here).starts(started, _undone(future))
+        return future
+
+    return submit
+
+
+def _thread(own: Any, name: str) -> Any:
+    def start(thread: Any) -> None:
+        own.__get__(thread, type(thread))()
+        if (here := under_way.get()) is not None and _users(sys._getframe(1)):
+            alive = ref(thread)
+            tool_runs_of(here).starts(Started(), lambda: (each := alive()) is not None and each.is_alive())
+
+    return start
+
+
+def _undone(made: asyncio.Task[Any] | Future[Any]) -> Callable[[], bool]:
+    found = ref(made)
+    return lambda: (each := found()) is not None and not each.done()
+
+
+def _enter(started: Started) -> None:
+    within.set(within.get() | {started})
+
+
+def _users(frame: FrameType | None, *, chains: str = "") -> bool:
+    """Returns True if the user's code has asked for what begins here, or a chain that runs steps side by side.
+
+    chains: a function that begins several; a chain that begins one waits for it.
+    """
+    several = chains == "submit"
+    while frame is not None and not _is_callback(frame):
+        module, name = _module(frame), frame.f_code.co_name
+        if _is_between(frame):
+            several = several or name == chains
+        elif module == _EXECUTORS and name in ("submit", "map"):
+            pass
+        elif module.startswith(_CHAINS):
+            return several and name != "run_in_executor"
+        else:
+            return not (of_package(module) or _is_of_a_model(frame.f_back))
+        frame = frame.f_back
+    return False
+
+
+def _is_of_a_model(frame: FrameType | None) -> bool:
+    """Returns True for code of the user's that a model runs: its class has to do no more than to ask."""
+    while frame is not None and not _is_callback(frame):
+        module = _module(frame)
+        if module.startswith(_MODELS):
+            return True
+        if not _is_between(frame) and not module.startswith("fineflow.") and of_package(module):
+            return False
+        frame = frame.f_back
+    return False
+
+
+def _is_callback(frame: FrameType) -> bool:
+    """Returns True where the event loop runs what somebody else has asked for."""
+    return frame.f_code.co_name == "_run" and _module(frame) == "asyncio.events"
+
+
+def _is_between(frame: FrameType) -> bool:
+    module = _module(frame)
+    return module == __name__ or module.partition(".")[0] in _BETWEEN
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))

@@ -1,0 +1,108 @@
+"""What runs in an outermost call and may change what a tool reads: runs of tools, and what the user's code starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.langgraph.turns import Offered
+
+
+class ToolRun:
+    """A run of a tool that may change something. turn: that of the model which has called it, if it is known."""
+
+    __slots__ = ("_tool", "turn")
+
+    def __init__(self, tool: Offered | None, turn: object) -> None:
+        self._tool, self.turn = tool, turn
+
+    def changes(self, tool: Offered) -> bool:
+        """Returns True if it may change what a tool reads."""
+        if not (tool.reads or tool.guards):
+            return False
+        if self._tool is None or self._tool.guards:
+            return True
+        return bool(self._tool.writes) if tool.guards else tool.waits_for(self._tool.writes)
+
+
+class Started:
+    """A task, a thread or a call of an executor that the user's code has started: it may change anything."""
+
+
+class Moment(NamedTuple):
+    """How many runs of tools, and how much else, had begun in an outermost call."""
+
+    begun: int
+    started: int
+
+
+class ToolRuns:
+    """Of one outermost call: the runs of tools that may change something, and what was started, in their order."""
+
+    def __init__(self) -> None:
+        self._begun: list[ToolRun] = []
+        self._running = set[ToolRun]()
+        self._started: list[Started] = []
+        self._going: list[tuple[Started, Callable[[], bool]]] = []
+
+    @property
+    def now(self) -> Moment:
+        """What has begun so far."""
+        return Moment(len(self._begun), len(self._started))
+
+    def changing(self, tool: Offered) -> bool:
+        """Returns True if one runs that may change what a tool reads, and that the current code is no part of."""
+        return any(run.changes(tool) for run in self._running - within.get())
+
+    def changed(self, tool: Offered, since: Moment, turn: object) -> bool:
+        """Returns True if one that may has begun. turn: whose own calls do not count."""
+        return any(run.turn is not turn and run.changes(tool) for run in self._begun[since.begun :])
+
+    @contextmanager
+    def run(self, run: ToolRun) -> Iterator[None]:
+        """Is the run of such a tool."""
+        self._running.add(run)
+        self._begun.append(run)
+        try:
+            with setting(within, within.get() | {run}):
+                yield
+        finally:
+            self._running.discard(run)
+
+    def starts(self, started: Started, going: Callable[[], bool]) -> None:
+        """Notes what the user's code has started. going: returns False when it has ended."""
+        self._started.append(started)
+        self._going = [*((each, goes) for each, goes in self._going if goes()), (started, going)]
+
+    def others_go_on(self) -> bool:
+        """Returns True if something that the user's code has started goes on, and the current code is no part of it."""
+        return any(goes() and each not in within.get() for each, goes in self._going)
+
+    def others_since(self, since: Moment) -> bool:
+        """Returns True if the user's code has started something since, and the current code is no part of it."""
+        return any(each not in within.get() for each in self._started[since.started :])
+
+
+within: ContextVar[frozenset[ToolRun | Started]] = ContextVar("fineflow_tool_runs", default=frozenset())
+"""The runs of tools that the current code is a part of, and what the user's code has started it in."""
+
+
+def tool_runs_of(here: Claiming) -> ToolRuns:
+    """Returns what acts in the outermost call."""
+    while here.outer is not None:
+        here = here.outer
+    return here.call.memory(ToolRuns)
+
+
+@contextmanager
+def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Sets a context variable in the block."""
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # closed in another context
+            variable.reset(before)
