@@ -1,0 +1,161 @@
+"""What the user's code starts beside an agent is seen however it does so: the agent's tools read what it writes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from agent_cases import VALUE
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langgraph.graph import START, MessagesState, StateGraph
+from test_beside import Paged, answered
+
+import fineflow
+from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.langgraph import started, tool_runs
+from fineflow.testing import virtual_threads
+
+pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
+
+
+class Starts:
+    """Lets work go on in a thread, in ways that no name in the calling function tells."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._work = work
+        self.begin = self._begin
+
+    def _begin(self) -> None:
+        threading.Thread(target=self._work).start()
+
+    def __enter__(self) -> None:
+        self._begin()
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, value: Any) -> Any:
+        self._begin()
+        return value
+
+
+class Service:
+    """Asks an agent by a method, and has a helper."""
+
+    def __init__(self, paged: Any, agent: Any) -> None:
+        self.helper, self.agent = Starts(paged.write), agent
+
+    def asks(self, value: Any) -> Any:
+        self.helper.begin()
+        return answered(self.agent.invoke(value))
+
+
+def by_a_method(paged: Any, agent: Any) -> Any:
+    return Service(paged, agent).asks
+
+
+def in_a_with_block(paged: Any, agent: Any) -> Any:
+    def asks(value: Any) -> Any:
+        with Starts(paged.write):
+            return answered(agent.invoke(value))
+
+    return asks
+
+
+def by_an_argument(paged: Any, agent: Any) -> Any:
+    def asks(value: Any) -> Any:
+        value["starts"].begin()
+        return answered(agent.invoke({"messages": value["messages"]}))
+
+    return RunnablePassthrough.assign(starts=lambda value: Starts(paged.write)) | RunnableLambda(asks)
+
+
+def before_the_agent(paged: Any, agent: Any) -> Any:
+    return RunnablePassthrough(Starts(paged.write)) | agent | RunnableLambda(answered)
+
+
+def by_an_earlier_node(paged: Any, agent: Any) -> Any:
+    graph = StateGraph(MessagesState)
+    graph.add_node("starts", lambda state: Starts(paged.write)({"messages": []}))
+    graph.add_node("agent", agent)
+    graph.add_edge(START, "starts")
+    graph.add_edge("starts", "agent")
+    return graph.compile()
+
+
+@pytest.mark.parametrize("outer", [by_a_method, in_a_with_block, by_an_argument, before_the_agent, by_an_earlier_node])
+def test_tools_read_what_is_written_beside_the_agent(outer: Any) -> None:
+    def ran(*, optimized: bool) -> tuple[list[str], list[str]]:
+        paged = Paged(outer)
+        app: Any = fineflow.optimize(paged.graph, strict=True) if optimized else paged.graph
+        found = virtual_threads.run(lambda: (app.invoke if hasattr(app, "invoke") else app)(VALUE))
+        assert paged.written == 1
+        return [each[1] if isinstance(each, tuple) else each.text for each in found.value["messages"]], paged.early
+
+    (expected, _), (found, early) = ran(optimized=False), ran(optimized=True)
+    assert found == expected
+    assert "rivers" not in early, "it is called while something else goes on"
+
+
+class Here:
+    """Stands for an optimized call, which keeps what was started in it."""
+
+    outer = None
+
+    def __init__(self) -> None:
+        self.call, self.runs = self, tool_runs.ToolRuns()
+
+    def memory(self, _: Any) -> tool_runs.ToolRuns:
+        return self.runs
+
+
+@pytest.fixture
+def here() -> Any:
+    started.install()
+    before = under_way.set(Here())  # type: ignore[arg-type]
+    yield under_way.get()
+    under_way.reset(before)
+
+
+async def nothing() -> None:
+    pass
+
+
+async def test_tasks_count_while_they_go_on(here: Any) -> None:
+    task = asyncio.create_task(nothing())
+    assert here.runs.others_go_on()
+    await task
+    assert not here.runs.others_go_on()
+    assert here.runs.others_since(tool_runs.Moment(0, 0))
+
+
+async def test_a_task_is_not_beside_itself(here: Any) -> None:
+    async def asks() -> bool:
+        return bool(here.runs.others_go_on())
+
+    assert not await asyncio.create_task(asks())
+    assert await asyncio.gather(asks(), asks()) == [True, False], "the first one has ended then"
+
+
+async def test_threads_and_timers_count(here: Any) -> None:
+    gate = threading.Event()
+    thread = threading.Thread(target=gate.wait)
+    thread.start()
+    assert here.runs.others_go_on()
+    gate.set()
+    thread.join()
+    assert not here.runs.others_go_on()
+    timer = asyncio.get_running_loop().call_later(60, gate.clear)
+    assert here.runs.others_go_on()
+    timer.cancel()
+    assert not here.runs.others_go_on()
+
+
+async def test_waiting_starts_nothing(here: Any) -> None:
+    await asyncio.sleep(0.0001)
+    async with asyncio.timeout(60):
+        await nothing()
+    assert here.runs.now == tool_runs.Moment(0, 0)
