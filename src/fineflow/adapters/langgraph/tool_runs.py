@@ -11,6 +11,9 @@ from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.langgraph.turns import Offered
 
 
+_FEW = 32
+
+
 class ToolRun:
     """A run of a tool that may change something. turn: that of the model which has called it, if it is known."""
 
@@ -47,6 +50,7 @@ class ToolRuns:
         self._running = set[ToolRun]()
         self._started: list[Started] = []
         self._going: list[tuple[Started, Callable[[], bool]]] = []
+        self._most = _FEW  # of these, before those that have ended are left out
 
     @property
     def now(self) -> Moment:
@@ -75,7 +79,10 @@ class ToolRuns:
     def starts(self, started: Started, going: Callable[[], bool]) -> None:
         """Notes what the user's code has started. going: returns False when it has ended."""
         self._started.append(started)
-        self._going = [*((each, goes) for each, goes in self._going if goes()), (started, going)]
+        if len(self._going) >= self._most:
+            self._going = [(each, goes) for each, goes in self._going if goes()]
+            self._most = max(_FEW, 2 * len(self._going))
+        self._going.append((started, going))
 
     def others_go_on(self) -> bool:
         """Returns True if something that the user's code has started goes on, and the current code is no part of it."""
