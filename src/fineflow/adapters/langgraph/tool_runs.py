@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -9,7 +10,6 @@ from typing import Any, NamedTuple
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.langgraph.turns import Offered
-
 
 _FEW = 32
 
@@ -48,6 +48,7 @@ class ToolRuns:
     def __init__(self) -> None:
         self._begun: list[ToolRun] = []
         self._running = set[ToolRun]()
+        self._lock = threading.Lock()
         self._started: list[Started] = []
         self._going: list[tuple[Started, Callable[[], bool]]] = []
         self._most = _FEW  # of these, before those that have ended are left out
@@ -78,11 +79,12 @@ class ToolRuns:
 
     def starts(self, started: Started, going: Callable[[], bool]) -> None:
         """Notes what the user's code has started. going: returns False when it has ended."""
-        self._started.append(started)
-        if len(self._going) >= self._most:
-            self._going = [(each, goes) for each, goes in self._going if goes()]
-            self._most = max(_FEW, 2 * len(self._going))
-        self._going.append((started, going))
+        with self._lock:
+            self._started.append(started)
+            if len(self._going) >= self._most:
+                self._going = [(each, goes) for each, goes in self._going if goes()]
+                self._most = max(_FEW, 2 * len(self._going))
+            self._going.append((started, going))
 
     def others_go_on(self) -> bool:
         """Returns True if something that the user's code has started goes on, and the current code is no part of it."""
