@@ -140,6 +140,14 @@ async def test_a_task_is_not_beside_itself(here: Any) -> None:
     assert await asyncio.gather(asks(), asks()) == [True, False], "the first one has ended then"
 
 
+def test_a_loop_of_its_own_is_not_beside_itself(here: Any) -> None:
+    async def asks() -> bool:
+        return bool(here.runs.others_go_on())
+
+    assert not asyncio.run(asks())
+    assert here.runs.others_since(tool_runs.Moment(0, 0))
+
+
 async def test_threads_and_timers_count(here: Any) -> None:
     gate = threading.Event()
     thread = threading.Thread(target=gate.wait)

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from types import FrameType
 from typing import Any
@@ -51,9 +52,8 @@ def _task(own: Any, name: str) -> Any:
         here = under_way.get()
         if here is None or not _users(sys._getframe(1), chains="gather"):
             return start(coro, **named)
-        started, context = Started(), named.pop("context", None)
-        if context is None:
-            context = copy_context()
+        started, context = Started(), named.pop("context", None) or copy_context()
+        with suppress(RuntimeError):  # the caller is in this context: then the task counts as beside itself
             context.run(_enter, started)
         task = start(coro, context=context, **named)
         tool_runs_of(here).starts(started, _undone(task))
