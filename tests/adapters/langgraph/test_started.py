@@ -140,6 +140,15 @@ async def test_a_task_is_not_beside_itself(here: Any) -> None:
     assert await asyncio.gather(asks(), asks()) == [True, False], "the first one has ended then"
 
 
+async def test_factories_of_tasks_get_what_they_take(here: Any) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(lambda loop, coro: asyncio.Task(coro, loop=loop))
+    task = asyncio.create_task(nothing())
+    loop.set_task_factory(None)
+    assert here.runs.others_go_on()
+    await task
+
+
 def test_a_loop_of_its_own_is_not_beside_itself(here: Any) -> None:
     async def asks() -> bool:
         return bool(here.runs.others_go_on())

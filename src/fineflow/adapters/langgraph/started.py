@@ -52,10 +52,13 @@ def _task(own: Any, name: str) -> Any:
         here = under_way.get()
         if here is None or not _users(sys._getframe(1), chains="gather"):
             return start(coro, **named)
-        started, context = Started(), named.pop("context", None) or copy_context()
-        with suppress(RuntimeError):  # the caller is in this context: then the task counts as beside itself
-            context.run(_enter, started)
-        task = start(coro, context=context, **named)
+        started, context = Started(), named.get("context")
+        if context is None and loop.get_task_factory() is None:  # factories need not take one
+            context = named["context"] = copy_context()
+        if context is not None:
+            with suppress(RuntimeError):  # the caller is in this context: then the task counts as beside itself
+                context.run(_enter, started)
+        task = start(coro, **named)
         tool_runs_of(here).starts(started, _undone(task))
         return task
 
