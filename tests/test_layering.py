@@ -237,7 +237,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "ray": ("runtime.cluster",),
     "tqdm": ("backends.transformers", "backends.sentence_transformers", "backends.vllm", "demo"),
     "transformers": ("backends.transformers",),
-    "uvicorn": ("cli.serve",),
+    "uvicorn": ("cli.serve", "serving.connections"),
+    "h11": ("serving.connections",),  # what uvicorn reads requests with
     "vllm": ("backends.vllm",),
     "workflows": ("adapters.llamaindex",),
     "wrapt": ("api", "adapters", "instrumentation", "watching.everywhere"),

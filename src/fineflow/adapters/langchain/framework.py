@@ -34,7 +34,6 @@ from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes
 from fineflow.adapters.langchain.stores import deferred_writes
 from fineflow.adapters.langchain.user_functions import ENTRIES, looked_through
-from fineflow.adapters.registry import framework_of
 from fineflow.ir import Graph, Note, Primitive
 from fineflow.ir.meta import LATE_TOOLS
 from fineflow.ir.spec import everything
@@ -71,7 +70,10 @@ class LangChain(Framework):
         return OptimizedChain if is_chain(type(obj)) else Optimized
 
     def of(self, part: Any) -> Framework:
-        return framework_of(part) or self  # a graph is a runnable, and functions call graphs
+        takers = [
+            each for each in Framework.made if isinstance(each, LangChain) and each.optimized_class(part) is not None
+        ]
+        return max(takers, key=lambda each: len(type(each).__mro__), default=self)  # a graph is a runnable, too
 
     def closed(self, obj: Any) -> bool:
         return find(self.rows, obj) is None and of_package(type(obj).__module__) and not is_function(obj)

@@ -30,6 +30,7 @@ from fineflow.adapters.core.recognition import of_package
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.lowering.list_functions import judged
+from fineflow.adapters.langgraph import started
 from fineflow.adapters.langgraph.asking import only_asks
 from fineflow.adapters.langgraph.held_graphs import graphs_held
 from fineflow.adapters.langgraph.middleware import around_calls
@@ -103,6 +104,8 @@ def known_around(here: Claiming, *, inside: bool) -> bool:
         if not _one_by_one(outer.shadows):
             return False
         outer = outer.outer
+    if tool_runs_of(here).unseen:
+        return False
     step = around.get()
     if step is None or step._outer is None:
         return not inside
@@ -131,6 +134,7 @@ _known: WeakKeyDictionary[Shadows, bool] = WeakKeyDictionary()
 
 def install() -> None:
     """Looks at what runs beside each other in graphs, from now on."""
+    started.install()
     wrap_method(PregelRunner, "tick", _running)
     wrap_method(PregelRunner, "atick", _arunning)
     wrap_method(_TaskFunction, "__call__", _beginning_a_task)

@@ -13,7 +13,6 @@ from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
-from fineflow.adapters.langgraph import started
 from fineflow.adapters.langgraph.beside import one_by_one
 from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.inner_graphs import gains, turns_within
@@ -37,10 +36,6 @@ class LangGraph(LangChain):
     """Compiled graphs, which are called in one way. Everything else is as LangChain's framework has it."""
 
     package = "langgraph"
-
-    def __init__(self) -> None:
-        super().__init__()
-        started.install()  # before a call begins: what it starts is known when it asks an agent
 
     def optimized_class(self, obj: Any) -> Any:
         return OptimizedGraph if isinstance(obj, Pregel) else None

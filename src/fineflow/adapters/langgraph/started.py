@@ -36,14 +36,21 @@ _counting: ContextVar[bool] = ContextVar("fineflow_counting", default=False)
 """A call of an executor begins here, and is counted."""
 
 
+_installed = False
+
+
 def install() -> None:
     """Looks at what is started from now on."""
+    global _installed
+    if not _installed and (here := under_way.get()) is not None:
+        tool_runs_of(here).unseen = True
     wrap_method(asyncio.BaseEventLoop, "create_task", _task)
     for name in ("call_later", "call_at"):
         wrap_method(asyncio.BaseEventLoop, name, _later)
     for executor in (ContextThreadPoolExecutor, ThreadPoolExecutor):
         wrap_method(executor, "submit", _submitted)
     wrap_method(threading.Thread, "start", _thread)
+    _installed = True
 
 
 def _task(own: Any, name: str) -> Any:

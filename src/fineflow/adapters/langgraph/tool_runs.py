@@ -43,9 +43,13 @@ class Moment(NamedTuple):
 
 
 class ToolRuns:
-    """Of one outermost call: the runs of tools that may change something, and what was started, in their order."""
+    """Of one outermost call: the runs of tools that may change something, and what was started, in their order.
+
+    unseen: nobody has looked at what was started in it so far, as the first agent of the process is asked in it.
+    """
 
     def __init__(self) -> None:
+        self.unseen = False
         self._begun: list[ToolRun] = []
         self._running = set[ToolRun]()
         self._lock = threading.Lock()
