@@ -16,7 +16,7 @@ from test_beside import Paged, answered
 import fineflow
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.langgraph import started, tool_runs
-from fineflow.testing import virtual_threads
+from fineflow.testing import virtual, virtual_threads
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
 
@@ -171,8 +171,12 @@ async def test_threads_and_timers_count(here: Any) -> None:
     assert not here.runs.others_go_on()
 
 
-async def test_waiting_starts_nothing(here: Any) -> None:
-    await asyncio.sleep(0.0001)
-    async with asyncio.timeout(60):
-        await nothing()
+def test_waiting_starts_nothing(here: Any) -> None:
+    async def waits() -> None:
+        assert under_way.get() is here
+        await asyncio.sleep(1)
+        async with asyncio.timeout(60):
+            await nothing()
+
+    assert virtual.run(waits()).seconds == 1
     assert here.runs.now == tool_runs.Moment(0, 0)

@@ -31,10 +31,8 @@ _BETWEEN = sys.stdlib_module_names | {"anyio", "sniffio", "wrapt"}  # their func
 _CHAINS, _EXECUTORS = "langchain_core.runnables", "langchain_core.runnables.config"
 _MODELS = "langchain_core.language_models"
 
-
 _counting: ContextVar[bool] = ContextVar("fineflow_counting", default=False)
 """A call of an executor begins here, and is counted."""
-
 
 _installed = False
 
@@ -77,7 +75,7 @@ def _later(own: Any, name: str) -> Any:
         handle = own.__get__(loop, type(loop))(when, callback, *args, **named)
         frame = sys._getframe(1)  # asyncio's own timers wake tasks
         if (here := under_way.get()) is not None and not _is_between(frame) and _users(frame):
-            tool_runs_of(here).starts(Started(), lambda: not handle.cancelled())
+            tool_runs_of(here).starts(Started(), lambda: not handle.cancelled())  # what it runs may start more
         return handle
 
     return call

@@ -1,4 +1,4 @@
-"""What runs in an outermost call and may change what a tool reads: runs of tools, and what the user's code starts."""
+"""Keeps what runs in an outermost call and may change what a tool reads: tools, and what the user's code starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.langgraph.turns import Offered
 
-_FEW = 32
+_FEW = 32  # tasks and threads, below which nobody looks for those that have ended
 
 
 class ToolRun:
@@ -36,7 +36,7 @@ class Started:
 
 
 class Moment(NamedTuple):
-    """How many runs of tools, and how much else, had begun in an outermost call."""
+    """Counts, at one moment of an outermost call, the runs of tools so far, and what the user's code has started."""
 
     begun: int
     started: int
@@ -59,7 +59,7 @@ class ToolRuns:
 
     @property
     def now(self) -> Moment:
-        """What has begun so far."""
+        """Counts what has begun so far."""
         return Moment(len(self._begun), len(self._started))
 
     def changing(self, tool: Offered) -> bool:
