@@ -9,6 +9,7 @@ step, whose function is the user's in a scope for its component calls. Elsewhere
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -300,6 +301,7 @@ class _Known(NamedTuple):
 
 
 _known: dict[int, _Known] = {}  # by the id of a step
+_adding = threading.Lock()
 
 
 def _functions_of(step: Any) -> dict[str, Any]:
@@ -324,8 +326,11 @@ def _known_of(step: Any) -> _Known:
             _known.clear()
         number, own = id(step), {name: _reference(step.__dict__.get(name)) for name in _HOLDING}
         forget = weakref.ref(step, lambda _: _known.pop(number, None))
-        kept = _Known(forget, own, _gaining(step, calls_of), [], Visits())
-        _known[number] = kept
+        found = _Known(forget, own, _gaining(step, calls_of), [], Visits())
+        with _adding:  # threads that run one step at the same time share its figures
+            kept = _known.get(number)
+            if kept is None or not kept.holds(step):
+                kept = _known[number] = found
     return kept
 
 
