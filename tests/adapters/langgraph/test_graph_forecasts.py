@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -67,6 +69,19 @@ def test_a_forecast_is_unknown_until_a_step_has_run_and_then_exact(awaits: bool)
     assert found["grade/grade"] == ("4.00 s", "1.00 s", "3.00 s", "4 calls of grader side by side (1 run)")
     assert found["note/note"] == ("2.00 s", "1.00 s", "1.00 s", "title beside summary (2 runs)")
     assert found["review → useful/useful"] == ("2.00 s", "1.00 s", "1.00 s", "2 calls of judge side by side (1 run)")
+
+
+def test_threads_that_run_a_step_first_at_the_same_time_share_its_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    step, both_look, gaining = App().graph.nodes["note"].bound, threading.Barrier(2), graph_visits._gaining
+
+    def at_once(*args: Any) -> tuple[str, ...]:
+        both_look.wait()
+        return gaining(*args)
+
+    monkeypatch.setattr(graph_visits, "_gaining", at_once)
+    with ThreadPoolExecutor(2) as pool:
+        one, two = pool.map(graph_visits._known_of, [step, step])
+    assert one.visits is two.visits is graph_visits._known_of(step).visits
 
 
 def _in_order() -> tuple[Any, int]:

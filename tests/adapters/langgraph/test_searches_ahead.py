@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -33,6 +34,8 @@ from search_cases import (
 
 import fineflow
 from fineflow.adapters.inner_calls import inner_calls, walk_costs
+from fineflow.adapters.langgraph import tools_ahead
+from fineflow.adapters.langgraph.tool_runs import ToolRuns
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.leaks import settled
@@ -62,6 +65,28 @@ def test_a_slow_search_before_a_quick_one_gains(entry: str, tools: Tools, left_b
     assert len(mine.early) == 2
     assert before / after >= 1.3
     assert not settled(before=left_before)
+
+
+def test_what_a_tool_beside_it_starts_does_not_make_a_search_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second tool's chain begins a thread before stock calls the first tool."""
+    begun, holds, starts = threading.Event(), tools_ahead.holds, ToolRuns.starts
+
+    def holds_late(here: Any, number: str) -> bool:
+        turn = tools_ahead._turn_of(here)
+        if turn is not None and number == next(iter(turn._begun)):
+            begun.wait()
+        return holds(here, number)
+
+    def starts_first(*args: Any) -> None:
+        starts(*args)
+        begun.set()
+
+    monkeypatch.setattr(tools_ahead, "holds", holds_late)
+    monkeypatch.setattr(ToolRuns, "starts", starts_first)
+    stock, mine, before, after = both("invoke", asked("web", "docs"), tools=chains_as_tools)
+    assert sorted(mine.called) == sorted(stock.called)
+    assert begun.is_set() and len(mine.early) == 2
+    assert before / after >= 1.3
 
 
 @pytest.mark.parametrize("names", [["docs"], ["docs", "docs", "docs"], ["docs", "web"]], ids=len)

@@ -9,7 +9,7 @@ one of them has begun is not claimed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, aclosing, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from contextvars import ContextVar
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -190,8 +190,8 @@ def running(here: Claiming, tool: BaseTool, turn: object, *, reads: bool) -> Ite
         return
     known = getattr(here.shadows, "known_tools", {})
     reads = reads or (id(tool) in known and known[id(tool)] is None)
-    run = None if reads else ToolRun(known.get(id(tool)), turn)
-    with step.call(), inside(Around()), nullcontext() if run is None else tool_runs_of(here).run(run):
+    run = ToolRun(known.get(id(tool)), turn, reads=reads)
+    with step.call(), inside(Around()), tool_runs_of(here).run(run):
         yield
 
 

@@ -15,12 +15,12 @@ _FEW = 32  # tasks and threads, below which nobody looks for those that have end
 
 
 class ToolRun:
-    """A run of a tool that may change something. turn: that of the model which has called it, if it is known."""
+    """A run of a tool. turn: that of the model which has called it, if it is known. reads: it changes nothing."""
 
-    __slots__ = ("_tool", "turn")
+    __slots__ = ("_tool", "reads", "turn")
 
-    def __init__(self, tool: Offered | None, turn: object) -> None:
-        self._tool, self.turn = tool, turn
+    def __init__(self, tool: Offered | None, turn: object, *, reads: bool) -> None:
+        self._tool, self.turn, self.reads = tool, turn, reads
 
     def changes(self, tool: Offered) -> bool:
         """Returns True if it may change what a tool reads."""
@@ -32,7 +32,12 @@ class ToolRun:
 
 
 class Started:
-    """A task, a thread or a call of an executor that the user's code has started: it may change anything."""
+    """A task, a thread or a call of an executor that the user's code has started: it may change anything.
+
+    turns: those whose tools have started it, as a part of what these do.
+    """
+
+    turns: frozenset[object] = frozenset()
 
 
 class Moment(NamedTuple):
@@ -72,9 +77,10 @@ class ToolRuns:
 
     @contextmanager
     def run(self, run: ToolRun) -> Iterator[None]:
-        """Is the run of such a tool."""
-        self._running.add(run)
-        self._begun.append(run)
+        """Is the run of a tool. One that only reads does not count."""
+        if not run.reads:
+            self._running.add(run)
+            self._begun.append(run)
         try:
             with setting(within, within.get() | {run}):
                 yield
@@ -82,7 +88,11 @@ class ToolRuns:
             self._running.discard(run)
 
     def starts(self, started: Started, going: Callable[[], bool]) -> None:
-        """Notes what the user's code has started. going: returns False when it has ended."""
+        """Notes what the user's code has started, if no tool that only reads has. going: returns False at its end."""
+        runs = [each for each in within.get() if isinstance(each, ToolRun)]
+        if any(run.reads for run in runs):
+            return
+        started.turns = frozenset(run.turn for run in runs)
         with self._lock:
             self._started.append(started)
             if len(self._going) >= self._most:
@@ -94,9 +104,12 @@ class ToolRuns:
         """Returns True if something that the user's code has started goes on, and the current code is no part of it."""
         return any(goes() and each not in within.get() for each, goes in self._going)
 
-    def others_since(self, since: Moment) -> bool:
-        """Returns True if the user's code has started something since, and the current code is no part of it."""
-        return any(each not in within.get() for each in self._started[since.started :])
+    def others_since(self, since: Moment, turn: object) -> bool:
+        """Returns True if the user's code has started something since, and the current code is no part of it.
+
+        turn: whose own calls do not count, nor what they start: stock runs them at the same time.
+        """
+        return any(turn not in each.turns and each not in within.get() for each in self._started[since.started :])
 
 
 within: ContextVar[frozenset[ToolRun | Started]] = ContextVar("fineflow_tool_runs", default=frozenset())

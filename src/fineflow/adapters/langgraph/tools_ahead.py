@@ -123,7 +123,7 @@ class Turn:
         if number not in self._begun:
             return True
         tool, since = self._begun[number]
-        if self._waits_for_others(tool) and self._runs.others_since(since):
+        if self._waits_for_others(tool) and self._runs.others_since(since, self):
             return False
         return self._alone or (self._by_tools and not self._runs.changed(tool, since, self))
 
