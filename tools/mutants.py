@@ -93,7 +93,7 @@ TARGETS = (
             *_each(_I, "index_inner_calls"),
             *_each(_G, "quiet_visits across_nodes"),
             *("tests/watching/test_*.py", "tests/testing/test_routing.py", "tests/instrumentation/test_instrument.py"),
-            *_each(_L, "random_programs"),
+            *_each(_L, "random_programs optimized_functions"),
             *_each(_G, "searches_ahead"),
             "tests/adapters/test_declared_as_stock.py",
         ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
 from enum import Enum
 from functools import partial
 from operator import itemgetter
@@ -19,6 +20,7 @@ from pydantic import BaseModel, Field
 
 import fineflow
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
+from fineflow.adapters.inner_calls.made_components import MadeComponents
 from fineflow.testing import virtual_threads
 from fineflow.testing.differential import assert_same
 from fineflow.testing.gates import Meter
@@ -375,6 +377,16 @@ def test_filters_that_the_function_defines_are_left_to_stock() -> None:
 class Level(Enum):
     DOCUMENT = 1
     FRAGMENT = 2
+
+
+@pytest.mark.parametrize("by_keyword", [False, True])
+def test_what_was_made_of_a_part_is_not_used_when_the_part_has_changed(by_keyword: bool) -> None:
+    made, part = MadeComponents(), FakeChat(prefill=1)
+    args, named = ([], {"part": part}) if by_keyword else ([part], {})
+    made.keep(RunnableSequence, "", args, named, "made")
+    assert made.find(RunnableSequence, "", args, named, operator.eq) == "made"
+    part.prefill = 2
+    assert made.find(RunnableSequence, "", args, named, operator.eq) is None
 
 
 @needs_threads

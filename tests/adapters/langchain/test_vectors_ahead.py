@@ -29,6 +29,16 @@ def test_a_function_takes_the_vectors_of_the_one_around_it() -> None:
     outer.close()
 
 
+async def test_coroutines_take_vectors_too() -> None:
+    engine = WordEngine()
+    embeddings, ahead = EngineEmbeddings(engine), VectorsAhead(copy_context())
+    ahead.begin(embeddings, ["first", "second"])
+    assert await ahead.avectors(embeddings, ["second"]) == [EXPECTED.vector("second")]
+    assert await ahead.avectors(embeddings, ["third"]) is None, "stock embeds it itself"
+    assert sorted(engine.embedded) == ["first", "second"]
+    ahead.close()
+
+
 def test_the_end_of_a_function_drops_what_is_not_being_made_yet() -> None:
     gate = Gate()
     engine = WordEngine(gate)
