@@ -129,7 +129,7 @@ async def test_tasks_count_while_they_go_on(here: Any) -> None:
     assert here.runs.others_go_on()
     await task
     assert not here.runs.others_go_on()
-    assert here.runs.others_since(tool_runs.Moment(0, 0))
+    assert here.runs.others_since(tool_runs.Moment(0, 0), None)
 
 
 async def test_a_task_is_not_beside_itself(here: Any) -> None:
@@ -138,6 +138,17 @@ async def test_a_task_is_not_beside_itself(here: Any) -> None:
 
     assert not await asyncio.create_task(asks())
     assert await asyncio.gather(asks(), asks()) == [True, False], "the first one has ended then"
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_what_a_tool_starts_counts_as_its_run_does(here: Any, reads: bool) -> None:
+    turn, since = object(), tool_runs.Moment(0, 0)
+    with here.runs.run(tool_runs.ToolRun(None, turn, reads=reads)):
+        task = asyncio.create_task(nothing())
+    assert here.runs.others_go_on() is not reads
+    assert here.runs.others_since(since, None) is not reads
+    assert not here.runs.others_since(since, turn), "stock runs calls of one message at the same time"
+    await task
 
 
 async def test_factories_of_tasks_get_what_they_take(here: Any) -> None:
@@ -154,7 +165,7 @@ def test_a_loop_of_its_own_is_not_beside_itself(here: Any) -> None:
         return bool(here.runs.others_go_on())
 
     assert not asyncio.run(asks())
-    assert here.runs.others_since(tool_runs.Moment(0, 0))
+    assert here.runs.others_since(tool_runs.Moment(0, 0), None)
 
 
 async def test_threads_and_timers_count(here: Any) -> None:
