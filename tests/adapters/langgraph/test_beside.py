@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -231,8 +232,7 @@ def test_tools_of_an_inner_agent_that_is_alone_start_early() -> None:
 @pytest.mark.parametrize(
     ("outer", "why"),
     [
-        (_gathered, "a function that calls it starts tasks or threads"),
-        (_tasks, "a function that calls it starts tasks or threads"),
+        (_tasks, "a function that calls it starts tasks"),
         (_streamed, "the function that calls it asks for a stream"),
     ],
 )
@@ -240,6 +240,30 @@ def test_the_explanation_says_why_tools_of_an_inner_agent_start_late(outer: Made
     said = " ".join(str(fineflow.explain(Paged(outer).graph)).split())
     assert f"start when stock makes their calls: {why}" in said
     assert "start when the model has written them" not in said
+
+
+@pytest.mark.parametrize("outer", [_gathered, _called])
+def test_the_explanation_says_that_tools_of_an_inner_agent_wait_for_what_runs_beside_it(outer: Made) -> None:
+    said = " ".join(str(fineflow.explain(Paged(outer).graph)).split())
+    assert "if its answer comes in pieces, and no task or thread runs that your code has started" in said
+
+
+def _slept(paged: Paged, agent: Any) -> Any:
+    async def node(state: MessagesState) -> Any:
+        await asyncio.gather(*(asyncio.to_thread(time.sleep, 0.1) for _ in range(2)))
+        threading.Thread(target=nothing).start()
+        return answered(await agent.ainvoke(state))
+
+    return one_node(node)
+
+
+def nothing() -> None:
+    pass
+
+
+def test_tools_of_an_inner_agent_start_early_when_what_was_started_has_ended() -> None:
+    _, mine, before, after = both("ainvoke", kind=Paged, outer=_slept)
+    assert mine.early and after < before
 
 
 @pytest.mark.parametrize("outer", [_threads, _nodes])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -180,6 +183,18 @@ async def test_threads_and_timers_count(here: Any) -> None:
     assert here.runs.others_go_on()
     timer.cancel()
     assert not here.runs.others_go_on()
+
+
+def test_processes_count(here: Any) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert here.runs.others_go_on()
+    process.communicate(b"\n")
+    assert process.returncode == 0 and not here.runs.others_go_on()
+    ends = multiprocessing.get_context("fork").Process(target=int)
+    ends.start()
+    ends.join()
+    assert ends.exitcode == 0 and not here.runs.others_go_on()
+    assert here.runs.now.started == 2
 
 
 def test_waiting_starts_nothing(here: Any) -> None:

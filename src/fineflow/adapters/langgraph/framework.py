@@ -53,7 +53,7 @@ class LangGraph(LangChain):
             ]
         install(across=False)
         turns = turns_within(part, options.trust_tools)
-        said = [each for one in turns for each in one.said(stream_answers=options.stream_answers)]
+        said = [each for one in turns for each in one.said(stream_answers=options.stream_answers, called=True)]
         return said or [
             (True, f"component calls in nodes of {part.get_name()} start as soon as their inputs are known")
         ]

@@ -36,7 +36,7 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
             found = [each for each in turns_within(inner, b.trust_tools) if id(each.step) not in turns]
             said += [(each, f"in {inner.name}, which it calls, ") for each in found]
         for each, where in said:
-            for runs_ahead, text in each.said(stream_answers=b.stream_answers):
+            for runs_ahead, text in each.said(stream_answers=b.stream_answers, called=bool(where)):
                 b.notes.append(Note("lower" if runs_ahead else LATE_TOOLS, output.name, runs_ahead, f"{where}{text}"))
         if id(step.obj) in ahead:
             b.note(output.name, True, f"its calls start when the state that they need is known, {_WHILE}")

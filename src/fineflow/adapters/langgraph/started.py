@@ -1,7 +1,7 @@
-"""Notes tasks and threads that code of the user's starts in an optimized call: they may change what a tool reads.
+"""Notes tasks, threads and processes that the user's code starts in an optimized call: they may change what tools read.
 
 No look at code can tell: a method of an object that a function gets as an argument may start one. So the methods of the
-standard library by which all tasks, threads and calls of executors begin have a wrapper, and so have the timers. It
+standard library by which all of these and calls of executors begin have a wrapper, and so have the timers. It
 looks at who begins it, in calls of optimized objects only. LangGraph's own tasks are looked at in supersteps
 (``beside``), those of other packages are taken to change nothing; LangChain's run steps of chains, which may be the
 user's.
@@ -10,12 +10,15 @@ user's.
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -47,7 +50,9 @@ def install() -> None:
         wrap_method(asyncio.BaseEventLoop, name, _later)
     for executor in (ContextThreadPoolExecutor, ThreadPoolExecutor):
         wrap_method(executor, "submit", _submitted)
-    wrap_method(threading.Thread, "start", _thread)
+    for kind in (threading.Thread, BaseProcess):
+        wrap_method(kind, "start", _thread)
+    wrap_method(subprocess.Popen, "__init__", _process)
     _installed = True
 
 
@@ -96,13 +101,33 @@ def _submitted(own: Any, name: str) -> Any:
 
 
 def _thread(own: Any, name: str) -> Any:
-    def start(thread: Any) -> None:
+    def start(thread: Any) -> None:  # or a process
         own.__get__(thread, type(thread))()
         if (here := under_way.get()) is not None and _users(sys._getframe(1)):
             alive = ref(thread)
             tool_runs_of(here).starts(Started(), lambda: (each := alive()) is not None and each.is_alive())
 
     return start
+
+
+def _process(own: Any, name: str) -> Any:
+    def begin(process: Any, *args: Any, **named: Any) -> None:
+        own(process, *args, **named)
+        if (here := under_way.get()) is not None and _users(sys._getframe(1)):
+            number = process.pid
+            tool_runs_of(here).starts(Started(), lambda: _runs(number))
+
+    return begin
+
+
+def _runs(number: int) -> bool:
+    """Returns True if a child process has not ended. Leaves it to its owner to find out."""
+    try:
+        return os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
+    except AttributeError:  # not on this system
+        return True
 
 
 def _undone(made: asyncio.Task[Any] | Future[Any]) -> Callable[[], bool]:

@@ -36,6 +36,7 @@ _HOOK = ".after_model"  # ends the names of nodes that are hooks of middlewares 
 _DEPTH = 8  # of functions that hold functions
 _CALLS, _SEARCHES = "calls of", "searches and requests in calls of"  # that start early
 _STREAMED = ": in calls that stream, or all with optimize(..., stream_answers=True)"
+_BESIDE = ", and no task or thread runs that your code has started"
 _BETWEEN = "code of your own may run between the model's answer and the tools, and change what they read"
 
 
@@ -112,8 +113,11 @@ class Turns:
         """True if no hook of a middleware leaves calls out, or changes them."""
         return not self.why and all(holds() for holds in self.hooks)
 
-    def said(self, *, stream_answers: bool) -> Iterator[tuple[bool, str]]:
-        """Yields what goes ahead and what does not, for ``explain``: whether it does, and a sentence."""
+    def said(self, *, stream_answers: bool, called: bool = False) -> Iterator[tuple[bool, str]]:
+        """Yields what goes ahead and what does not, for ``explain``: whether it does, and a sentence.
+
+        called: by a function or a chain, which may start tasks and threads (``started``).
+        """
         if self.stops:
             yield False, "the graph has breakpoints, so its tools start when stock calls them"
             return
@@ -125,9 +129,11 @@ class Turns:
             if early := left.pop(what, []):
                 listed = ", ".join(early)
                 where = "" if stream_answers or not self.at_once else _STREAMED
+                beside = _BESIDE if called else ""
                 yield (
                     True,
-                    f"{what} {listed} start when the model has written them, if its answer comes in pieces{where}",
+                    f"{what} {listed} start when the model has written them, if its answer comes in pieces"
+                    f"{beside}{where}",
                 )
         for why, names in left.items():
             yield False, f"calls of {', '.join(names)} start when stock makes them: {why}"
