@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import (
     RunnableBranch,
     RunnableParallel,
@@ -18,8 +20,11 @@ from pipelines import ENTRIES, ask, echo, same
 from routed_chains import ART, MATH, _logging, is_math, plan, routed, say
 
 import fineflow
+from fineflow.engines import EmulatedLLM
 from fineflow.ir import Effect, Op
 from fineflow.ir.text import format_graph
+from fineflow.langchain import ChatEngine
+from fineflow.testing import virtual
 from fineflow.testing.differential import observe
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
@@ -274,3 +279,21 @@ def test_a_prompt_that_reads_the_message_of_an_arm_is_left_to_stock(other: Any) 
     chain = RunnableBranch((is_math, MESSAGE), other) | say("again {answer}")
     reasons = [note.reason for note in fineflow.explain(chain).all_notes]
     assert "it reads a model's message, to which stock adds an id later" in reasons
+
+
+def test_nothing_of_an_arm_is_prefilled_if_the_choice_comes_too_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, prefilled, begin = EmulatedLLM(lambda prompt: "done", name="soon"), list[int](), EmulatedLLM.prefill
+
+    async def noted(self: EmulatedLLM, tokens: Sequence[int], *, priority: int = 0) -> None:
+        prefilled.append(len(tokens))
+        await begin(self, tokens, priority=priority)
+
+    monkeypatch.setattr(EmulatedLLM, "prefill", noted)
+    arms = [ask(f"{name} {{words}} {{q}} {{route}}") | ChatEngine(engine=engine, max_tokens=4) for name in "ab"]
+    route = ask("{q}") | FakeChat(default="first", prefill=0.001) | StrOutputParser()
+    branch = RunnableBranch((lambda x: x["route"] == "first", arms[0]), arms[1])
+    mine: Any = fineflow.optimize(RunnablePassthrough.assign(route=route) | branch, strict=True)
+    for i in range(5):
+        assert virtual.run(mine.ainvoke({"q": "q", "words": f"{i} " + "word " * 500})).value.text == "done"
+    assert not prefilled
+    assert "one of 2 arms is chosen within 0.00 s" in str(fineflow.explain(mine, last_run=True))

@@ -164,6 +164,19 @@ def test_without_threads_calls_plan_on_their_own_loop(monkeypatch: pytest.Monkey
     assert held.plans == [threading.get_ident()]
 
 
+@pytest.mark.parametrize("eager", [False, True])
+async def test_the_shadow_of_the_first_call_is_made_with_its_plan(eager: bool) -> None:
+    asks = ChatPromptTemplate.from_template("{question}") | FakeChat(default="yes") | StrOutputParser()
+    made = chain() if eager else RunnablePassthrough.assign(a=asks) | RunnablePassthrough.assign(b=asks)
+    app: Any = fineflow.optimize(made, strict=True, eager=eager)
+    first_plans.make(app, "ainvoke", True)
+    plan = app._self_plans[True]
+    kept = dict(plan.shadows)
+    assert await app.ainvoke(Q) == ("whywhy" if eager else {**Q, "a": "yes", "b": "yes"})
+    assert app._self_plans[True] is plan and ("ainvoke" in plan.pays) is not eager
+    assert kept and plan.shadows == kept
+
+
 def test_a_plan_takes_no_virtual_time() -> None:
     held = Held()
     app = optimized(held, FakeChat(default="yes", prefill=1.0) | StrOutputParser(), eager=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,13 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 
 import fineflow
 from fineflow.adapters.core.decoding import awarm
+from fineflow.adapters.langchain.kernels.prefilling import partial_prefill
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
 from fineflow.cost_model.costs import Line, costs
 from fineflow.engines import EmulatedLLM
 from fineflow.errors import RequestError
 from fineflow.explanation import Explanation
-from fineflow.ir import Op
+from fineflow.ir import Op, Primitive
 from fineflow.langchain import ChatEngine
 from fineflow.passes import PASSES, prefill
 from fineflow.protocols import Delta, Sampling
@@ -163,6 +165,12 @@ def test_a_beginning_is_shortened_to_what_fits_into_the_time() -> None:
     found, took, none = virtual.run(main()).value
     assert engine.prefills == [fits] and found == fits < 1000 and took <= 0.1 + 1e-4
     assert none == 0
+
+
+def test_once_the_whole_prompt_is_there_nothing_of_it_is_rendered_or_prefilled() -> None:
+    beginning = Primitive("llm.partial_prefill", Op.PARTIAL_PREFILL, {}, meta={"until": "llm.prefill"})
+    run: Any = SimpleNamespace(values={"llm.prefill": None})
+    assert partial_prefill(beginning, {}, run) == 0
 
 
 def test_stays_off_where_the_engine_makes_the_members_itself() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,6 +17,7 @@ import fineflow
 from fineflow.engines import set_policy
 from fineflow.langchain import ChatEngine
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
+from fineflow.runtime.queues.prompts import INPUT, TEXT, Part, Segment
 from fineflow.testing.engines import GatedLLM
 from fineflow.testing.gates import Gate, until
 from fineflow.testing.langchain import FakeChat
@@ -171,3 +172,18 @@ async def test_a_reader_that_makes_another_call_first_gets_both_answers() -> Non
         assert (await bench.chain.ainvoke(LARGE))["b"] == "beside"
         pieces += [piece async for piece in stream]
     assert "".join(piece.get("a", "") for piece in pieces).split() == ["word"] * 8
+
+
+def test_the_queue_is_told_the_parts_of_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it knows where prompts begin alike."""
+    told = list[list[tuple[str, str]]]()
+
+    def noted(queue: LLMQueue, text: str, parts: Sequence[Part]) -> tuple[Segment, ...]:
+        told.append([(part.kind, part.text) for part in parts])
+        return ()
+
+    monkeypatch.setattr(LLMQueue, "segments", noted)
+    chain = ChatPromptTemplate.from_template("Read {book}: {q}") | ChatEngine(engine=GatedLLM("yes"), max_tokens=8)
+    optimized: Any = fineflow.optimize(chain | StrOutputParser(), strict=True, eager=True)
+    assert asyncio.run(optimized.ainvoke({"book": "a tale", "q": "why?"})) == "yes"
+    assert told == [[(TEXT, "Read "), (INPUT, "a tale"), (TEXT, ": "), (INPUT, "why?")]]

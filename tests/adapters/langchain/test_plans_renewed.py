@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 from timed_retrieval import Slow, joined
 
 import fineflow
+from fineflow.adapters.core import with_plans
+from fineflow.adapters.core.plan import asked
+from fineflow.cost_model.basis import Basis
+from fineflow.cost_model.costs import costs
 from fineflow.engines import EmulatedLLM
-from fineflow.ir import Op
+from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.langchain import ChatEngine
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat
@@ -82,6 +88,31 @@ def test_the_same_decisions_keep_the_plan_and_its_shadows() -> None:
     plan = chain._self_plans[True]
     calls(chain, engine, 40)
     assert chain._self_plans[True] is plan
+
+
+def test_calls_that_go_straight_to_stock_look_at_costs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(with_plans, "limit_changes", lambda: 0)  # of other tests in this process
+    chain: Any = fineflow.optimize(RunnableLambda(len), strict=True)
+    assert chain.invoke("abc") == 3
+    plan, planner, planned = chain._self_plans[True], chain._self_planner, list[Any]()
+    assert not plan.pays and chain._self_idle("invoke", True)
+
+    def counting(*args: Any) -> Any:
+        planned.append(args)
+        return planner(*args)
+
+    chain._self_planner = counting
+    now_otherwise: Any = {("measured", ("nowhere", Op.SEARCH), ()): True}
+    chain._self_plans[True] = replace(plan, basis=Basis(costs, now_otherwise))
+    assert chain.invoke("abc") == 3
+    assert len(planned) == 1
+
+
+def test_only_requests_to_stores_and_their_embeddings_are_counted() -> None:
+    """Not stages, which make none, nor other steps: a graph with fewer of those is no gain."""
+    staged = [Primitive(f"stage {op}", op, {"value": Ref("input")}, {"stage": "each"}) for op in (Op.EMBED, Op.RERANK)]
+    steps = [Primitive(op, op, {"value": Ref("input")}) for op in (Op.EMBED, Op.SEARCH, Op.CALL)]
+    assert asked(Graph((*steps, *staged), Ref(Op.CALL))) == 2
 
 
 def test_calls_whose_answers_are_all_cached_go_to_stock_but_for_a_few() -> None:
