@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -185,15 +186,22 @@ async def test_threads_and_timers_count(here: Any) -> None:
     assert not here.runs.others_go_on()
 
 
+class Forked(BaseProcess):
+    """A process of ``multiprocessing``."""
+
+
 def test_processes_count(here: Any) -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert here.runs.others_go_on()
     process.communicate(b"\n")
     assert process.returncode == 0 and not here.runs.others_go_on()
-    ends = multiprocessing.get_context("fork").Process(target=int)
-    ends.start()
-    ends.join()
-    assert ends.exitcode == 0 and not here.runs.others_go_on()
+    ended: list[int | None] = [None]
+    forked: Any = Forked()
+    forked._Popen = lambda _: SimpleNamespace(sentinel=None, poll=lambda: ended[0])
+    forked.start()
+    assert here.runs.others_go_on()
+    ended[0] = 0
+    assert not here.runs.others_go_on()
     assert here.runs.now.started == 2
 
 
