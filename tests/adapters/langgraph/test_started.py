@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from multiprocessing.pool import ThreadPool
 from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any
@@ -203,6 +204,43 @@ def test_processes_count(here: Any) -> None:
     ended[0] = 0
     assert not here.runs.others_go_on()
     assert here.runs.now.started == 2
+
+
+@pytest.mark.parametrize("asked", ["apply_async", "map_async", "imap"])
+def test_calls_of_pools_count(here: Any, asked: str) -> None:
+    gate = threading.Event()
+    before = under_way.set(None)
+    with ThreadPool(1) as pool:
+        under_way.reset(before)
+        found: Any = getattr(pool, asked)(*((gate.wait,) if asked == "apply_async" else (lambda _: gate.wait(), [1])))
+        assert here.runs.others_go_on()
+        gate.set()
+        assert next(found) if asked == "imap" else found.get()
+        assert not here.runs.others_go_on()
+    assert here.runs.now.started == 1
+
+
+def test_tasks_on_a_loop_that_is_not_asyncios_count(here: Any) -> None:
+    uvloop = pytest.importorskip("uvloop.loop")
+
+    class Loop(uvloop.Loop, asyncio.AbstractEventLoop):  # type: ignore[misc, name-defined]
+        """As ``uvloop.Loop``, but nobody has looked at it."""
+
+    async def run() -> None:
+        assert not started.looks_here() and started.looks_here()
+        task = asyncio.create_task(nothing())
+        assert here.runs.others_go_on()
+        await task
+        assert not here.runs.others_go_on()
+        await asyncio.sleep(0)
+        async with asyncio.timeout(60):
+            await nothing()
+        timer = asyncio.get_running_loop().call_later(60, print)
+        assert here.runs.others_go_on() and here.runs.now.started == 2
+        timer.cancel()
+
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        runner.run(run())
 
 
 def test_waiting_starts_nothing(here: Any) -> None:

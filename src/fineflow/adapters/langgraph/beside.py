@@ -104,7 +104,9 @@ def known_around(here: Claiming, *, inside: bool) -> bool:
         if not _one_by_one(outer.shadows):
             return False
         outer = outer.outer
-    if tool_runs_of(here).unseen:
+    runs = tool_runs_of(here)
+    runs.unseen = not started.looks_here() or runs.unseen
+    if runs.unseen:
         return False
     step = around.get()
     if step is None or step._outer is None:

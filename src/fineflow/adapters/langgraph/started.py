@@ -27,7 +27,7 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.recognition import of_package
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import put, wrap_method
 from fineflow.adapters.langgraph.tool_runs import Started, setting, tool_runs_of, within
 
 _BETWEEN = sys.stdlib_module_names | {"anyio", "sniffio", "wrapt"}  # their functions begin what others ask for
@@ -45,15 +45,33 @@ def install() -> None:
     global _installed
     if not _installed and (here := under_way.get()) is not None:
         tool_runs_of(here).unseen = True
-    wrap_method(asyncio.BaseEventLoop, "create_task", _task)
-    for name in ("call_later", "call_at"):
-        wrap_method(asyncio.BaseEventLoop, name, _later)
+    _looks_at(asyncio.BaseEventLoop)
+    looks_here()
     for executor in (ContextThreadPoolExecutor, ThreadPoolExecutor):
         wrap_method(executor, "submit", _submitted)
     for kind in (threading.Thread, BaseProcess):
         wrap_method(kind, "start", _thread)
     wrap_method(subprocess.Popen, "__init__", _process)
+    if (pools := sys.modules.get("multiprocessing.pool")) is not None:  # it takes long to import
+        for kind in (pools.ApplyResult, pools.IMapIterator):
+            wrap_method(kind, "__init__", _pooled)
     _installed = True
+
+
+def looks_here() -> bool:
+    """Looks at the running event loop, which need not be asyncio's. Returns False if nobody has looked at it before."""
+    loop = asyncio._get_running_loop()
+    return loop is None or _looks_at(type(loop))
+
+
+def _looks_at(loops: type) -> bool:
+    seen = True
+    for name, made in (("create_task", _task), ("call_later", _later), ("call_at", _later)):
+        if wrap_method(loops, name, made) is None:  # not written in Python, as those of uvloop
+            seen, own = False, getattr(loops, name)
+            with suppress(TypeError):  # nor is the class
+                put(loops, name, own, made(own, name), made)
+    return seen
 
 
 def _task(own: Any, name: str) -> Any:
@@ -116,6 +134,16 @@ def _process(own: Any, name: str) -> Any:
         if (here := under_way.get()) is not None and _users(sys._getframe(1)):
             number = process.pid
             tool_runs_of(here).starts(Started(), lambda: _runs(number))
+
+    return begin
+
+
+def _pooled(own: Any, name: str) -> Any:
+    def begin(result: Any, *args: Any, **named: Any) -> None:
+        own(result, *args, **named)
+        if (here := under_way.get()) is not None and _users(sys._getframe(1)):
+            jobs, job = result._cache, result._job  # it is there until its end
+            tool_runs_of(here).starts(Started(), lambda: job in jobs)
 
     return begin
 
