@@ -7,19 +7,23 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.pool import ThreadPool
 from multiprocessing.process import BaseProcess
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from agent_cases import VALUE
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langgraph.graph import START, MessagesState, StateGraph
 from test_beside import Paged, answered
 
 import fineflow
 from fineflow.adapters.core.claiming import under_way
+from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.langgraph import started, tool_runs
 from fineflow.testing import virtual, virtual_threads
 
@@ -185,6 +189,67 @@ async def test_threads_and_timers_count(here: Any) -> None:
     assert here.runs.others_go_on()
     timer.cancel()
     assert not here.runs.others_go_on()
+
+
+async def test_what_helpers_of_packages_start_counts_if_it_is_the_users(here: Any) -> None:
+    tqdm = pytest.importorskip("tqdm.asyncio").tqdm_asyncio
+    before = here.runs.now.started  # the task of this test
+    await tqdm.gather(asyncio.sleep(0), disable=True)
+    assert here.runs.now.started == before
+    await tqdm.gather(nothing(), disable=True)
+    assert here.runs.now.started == before + 1
+
+
+def helps(source: str, name: str) -> Any:
+    """Returns the function ``helper`` of a package that is not there."""
+    made: dict[str, Any] = {"__name__": name, "threading": threading}
+    exec(source, made)
+    return made["helper"]
+
+
+@pytest.mark.parametrize("kind", [threading.Thread, threading.Timer])
+def test_threads_count_where_instrumentation_wraps_their_start(
+    here: Any, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = "def helper(own):\n    def start(thread):\n        own(thread)\n    return start"
+    wraps = helps(source, "opentelemetry.instrumentation.threading")
+    monkeypatch.setattr(kind, "start", wraps(own_function(kind.start)), raising=False)  # before ours
+    started.install()
+    monkeypatch.setattr(kind, "start", wraps(kind.start))  # and after it
+    gate = threading.Event()
+    thread = kind(0, gate.wait) if kind is threading.Timer else kind(target=gate.wait)
+    thread.start()
+    assert here.runs.others_go_on() and here.runs.now.started == 1
+    gate.set()
+    thread.join()
+
+
+async def asks(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("work", "acts"),
+    [
+        (asks, True),
+        (len, False),
+        (partial(asks, 1), True),
+        (partial(print, Starts), True),
+        (partial(httpx.get, "https://example.org"), False),
+        (httpx.Client().get, False),
+        (httpx.Client(event_hooks={"response": [asks]}).get, True),
+        (Starts(print), True),
+        (Starts(print).begin, True),
+        (threading.Event().set, False),
+        (ContextThreadPoolExecutor.submit, False),
+        ((httpx.get, [{"by": asks}]), True),
+        (RunnableLambda(asks), True),
+        (None, False),
+        ([1] * 5, False),
+    ],
+)
+def test_work_of_the_users_is_told_from_that_of_packages(work: Any, acts: bool) -> None:
+    assert started._may_act(work) is acts
 
 
 class Forked(BaseProcess):
