@@ -223,6 +223,24 @@ def test_what_stock_wants_waits_only_for_what_runs_ahead() -> None:
     virtual.run(main())
 
 
+def test_a_call_that_stock_wants_just_as_it_begins_is_not_one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = calls_of(component := Component())
+    held, begin = HeldBack(component), calls.begin
+
+    def begin_and_be_wanted(call: HeldBack) -> float | None:
+        seconds = begin(call)
+        held.want()  # by another thread
+        return seconds
+
+    async def main() -> None:
+        monkeypatch.setattr(calls, "begin", begin_and_be_wanted)
+        await held.begin()
+        assert calls.running == 1
+        assert not calls.ahead
+
+    virtual.run(main())
+
+
 def test_a_call_of_stocks_that_calls_ahead_may_have_stopped_is_made_again_after_them() -> None:
     component = Component()
 
