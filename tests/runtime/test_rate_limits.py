@@ -10,6 +10,7 @@ from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from fineflow.runtime.queues.held_back import HeldBack
@@ -305,6 +306,28 @@ def test_a_client_repeats_no_request_that_was_refused_ahead() -> None:
         own.over(None)
 
     virtual.run(main())
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+def test_an_http_client_is_told_not_to_repeat_what_was_refused_ahead(awaits: bool) -> None:
+    component, refuses = Component(), httpx.MockTransport(lambda request: httpx.Response(429))
+
+    async def asked() -> httpx.Response:
+        if awaits:
+            async with httpx.AsyncClient(transport=refuses) as aclient:
+                return await aclient.get("http://model")
+        with httpx.Client(transport=refuses) as client:
+            return client.get("http://model")
+
+    async def main() -> tuple[httpx.Response, httpx.Response]:
+        own = await asked()
+        for _ in range(2):
+            await HeldBack(component).begin()
+        return own, await asked()
+
+    own, ahead = virtual.run(main()).value
+    assert "x-should-retry" not in own.headers
+    assert ahead.headers["x-should-retry"] == "false"
 
 
 def test_a_budget_that_is_told_is_left_to_stock_before_it_is_spent() -> None:
