@@ -312,12 +312,16 @@ def test_a_client_repeats_no_request_that_was_refused_ahead() -> None:
 def test_an_http_client_is_told_not_to_repeat_what_was_refused_ahead(awaits: bool) -> None:
     component, refuses = Component(), httpx.MockTransport(lambda request: httpx.Response(429))
 
-    async def asked() -> httpx.Response:
-        if awaits:
-            async with httpx.AsyncClient(transport=refuses) as aclient:
-                return await aclient.get("http://model")
+    def send() -> httpx.Response:
         with httpx.Client(transport=refuses) as client:
             return client.get("http://model")
+
+    async def asend() -> httpx.Response:
+        async with httpx.AsyncClient(transport=refuses) as client:
+            return await client.get("http://model")
+
+    async def asked() -> httpx.Response:
+        return await asend() if awaits else send()
 
     async def main() -> tuple[httpx.Response, httpx.Response]:
         own = await asked()

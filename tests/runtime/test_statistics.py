@@ -12,10 +12,10 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-import programs
 import pytest
 
 import fineflow
+import programs
 from fineflow.ir import Op
 from fineflow.protocols import CacheStatistics
 from fineflow.runtime.queues.batch_queue import batch_queue_of
