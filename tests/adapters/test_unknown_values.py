@@ -461,6 +461,30 @@ def test_goes_on_as_if_nothing_failed(func: Any, calls: list[str]) -> None:
     assert (found.calls, found.walk.reason) == (calls, "")
 
 
+class Plain:
+    def __init__(self) -> None:
+        self.text = "x"
+
+
+class Slotted:
+    __slots__ = ("text",)
+
+    def __init__(self) -> None:
+        self.text = "x"
+
+
+@pytest.mark.parametrize("kind", [Plain, Slotted])
+def test_goes_on_behind_an_attribute_of_a_chosen_object_without_code(kind: Any) -> None:
+    choices = {"yes": kind(), "no": kind()}
+
+    def looks(items: Any) -> None:
+        ask(choices[ask()].text)
+        llm.invoke("sure")  # type: ignore[attr-defined]
+
+    found = Host().through(looks, [])
+    assert (found.calls, found.walk.reason) == (["plan", "sure"], "")
+
+
 # --- first values ----------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -390,6 +391,12 @@ def locks(items):
             llm.invoke(item)
 
 
+def items_of_a_dict(items):
+    lengths = {item: len(item) for item in items}
+    for item, length in lengths.items():
+        llm.invoke(f"{item} {length}")
+
+
 A, B, C = ITEMS = ["a", "bb", "cc"]
 FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "loop": (loop, ITEMS, ""),
@@ -439,6 +446,7 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "a function of the user's that is named like a level": (calls_its_own_info, ITEMS, ""),
     "an empty text": (empty_text, ITEMS, ""),
     "tells numbers from texts": (tells_numbers_from_texts, [*ITEMS, "end"], ""),
+    "items of a dict": (items_of_a_dict, ["a 1", "bb 2", "cc 2"], ""),
     "locks": (locks, [], "calls allocate_lock" if sys.version_info < (3, 13) else "makes a lock"),
     "counting method": (Service().counting, ITEMS, ""),
 }
@@ -566,6 +574,17 @@ def test_code_of_the_users_objects_does_not_run() -> None:
         found = Host().through(func, Hostile())
         assert found.walk.reason
         assert not found.walk.reason.startswith("raises Assertion")
+
+
+@pytest.mark.parametrize(("size", "read"), [(1 << 20, True), ((1 << 20) + 1, False)])
+def test_a_file_is_read_up_to_a_megabyte(tmp_path: Path, size: int, read: bool) -> None:
+    def reads(path: str) -> None:
+        with open(path) as opened:
+            llm.invoke(len(opened.read()))
+
+    file = tmp_path / "text"
+    file.write_text("x" * size)
+    assert Host().through(reads, str(file)).calls == ([size] if read else [])
 
 
 def test_endless_code_ends_the_walk() -> None:

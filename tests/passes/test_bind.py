@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pass_shapes import CHAINS, QUESTION, lowered, without
 
+from fineflow.errors import GraphError
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.spec import longest_paths, verify
 from fineflow.ir.text import format_graph
@@ -97,6 +98,15 @@ def test_passes_leave_the_graph_they_are_given_alone(name: str) -> None:
     before = format_graph(made)
     rewrite(made)
     assert format_graph(made) == before
+
+
+def test_a_rule_that_a_pass_of_fineflows_breaks_is_not_blamed_on_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(made: Graph) -> Graph:
+        return Graph(made.primitives, Ref("nowhere"))
+
+    monkeypatch.setattr("fineflow.passes.PASSES", (careless,))
+    with pytest.raises(GraphError, match="after 'careless'"):
+        rewrite(graph(), (careless,), check=True)
 
 
 @pytest.mark.parametrize("passes", [(), *((each,) for each in PASSES)], ids=lambda p: "+".join(x.__name__ for x in p))

@@ -349,6 +349,18 @@ def test_what_the_items_of_a_map_have_in_common_is_prefilled_before_there_are_an
     assert all(prompt.startswith(known) for prompt in engine.prompts)
 
 
+def test_what_only_an_item_of_a_map_makes_known_is_still_prefilled_for_the_item() -> None:
+    """In front of the map its prompt is prefilled up to the item only."""
+    items = ask("related {question}") | chat() | CommaSeparatedListOutputParser()
+    prompt = ask(f"{RULES}{{item}} {RULES}{{late}}")
+    each = {"item": RunnablePassthrough(), "late": ask("Answer {item}") | chat() | StrOutputParser()} | prompt
+    made = fineflow.explain(items | (each | ChatEngine(engine=CharacterEngine())).map()).e_graph
+    assert made is not None
+    (body,) = (p.body for p in made if p.op is Op.MAP)
+    assert [p.meta["end"] for p in begun(made)] == ["item"]
+    assert [p.meta["end"] for p in begun(body)] == ["late"]
+
+
 def test_a_failure_of_the_engine_while_prefilling_is_nobodys() -> None:
     class Broken(CharacterEngine):
         async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:

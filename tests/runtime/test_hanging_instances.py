@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -159,6 +160,25 @@ def test_a_prefill_that_hangs_moves() -> None:
         both = instances([Speaker("hanging", hangs_at=0), Speaker("sound")], name="both", patience=20.0)
         queue = llm_queue_of(both)
         await asyncio.gather(queue.prefill(both.encode("a" * 64)), said(both, "b"))
+        assert list(both.lost) == ["both[0]"]
+
+    virtual.run(run())
+
+
+def test_a_prefill_for_a_caller_that_ignored_an_earlier_cancellation_moves() -> None:
+    async def run() -> None:
+        both = instances([Speaker("hanging", hangs_at=0), Speaker("sound")], name="both", patience=20.0)
+
+        async def stubborn() -> None:
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+            await llm_queue_of(both).prefill(both.encode("a" * 64))
+
+        caller = asyncio.create_task(stubborn())
+        await asyncio.sleep(0)
+        caller.cancel()
+        await asyncio.sleep(0)
+        await asyncio.gather(caller, said(both, "b"))
         assert list(both.lost) == ["both[0]"]
 
     virtual.run(run())

@@ -13,7 +13,7 @@ import pytest
 from fineflow.backends.emulated import EmulatedEmbedding, EmulatedLLM, EmulatedReranker, LLMProfile
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.protocols import BatchEngine, LLMEngine, PrefixCache, Sampling
+from fineflow.protocols import BatchEngine, LLMEngine, Message, PrefixCache, Sampling
 from fineflow.runtime import events
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 from fineflow.runtime.queues.instances import instances
@@ -295,6 +295,13 @@ def test_requests_of_a_batch_that_fails_are_executed_apart() -> None:
         assert len(refusing.batches) == 1
 
     virtual.run(scenario())
+
+
+def test_a_group_shows_tools_as_its_engines_do() -> None:
+    one = EmulatedLLM(lambda prompt: "salt", LLMProfile(0, 0, 0))
+    asked, tools = [Message("user", "Why?")], [{"name": "look"}]
+    assert instances([one]).render_chat(asked, tools=tools) == one.render_chat(asked, tools=tools)
+    assert instances([one]).render_chat(asked) == one.render_chat(asked)
 
 
 def test_an_llm_that_raises_anything_is_taken_out() -> None:

@@ -10,6 +10,7 @@ from email.utils import format_datetime
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from fineflow.runtime.queues.held_back import HeldBack
@@ -223,6 +224,24 @@ def test_what_stock_wants_waits_only_for_what_runs_ahead() -> None:
     virtual.run(main())
 
 
+def test_a_call_that_stock_wants_just_as_it_begins_is_not_one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = calls_of(component := Component())
+    held, begin = HeldBack(component), calls.begin
+
+    def begin_and_be_wanted(call: HeldBack) -> float | None:
+        seconds = begin(call)
+        held.want()  # by another thread
+        return seconds
+
+    async def main() -> None:
+        monkeypatch.setattr(calls, "begin", begin_and_be_wanted)
+        await held.begin()
+        assert calls.running == 1
+        assert not calls.ahead
+
+    virtual.run(main())
+
+
 def test_a_call_of_stocks_that_calls_ahead_may_have_stopped_is_made_again_after_them() -> None:
     component = Component()
 
@@ -287,6 +306,32 @@ def test_a_client_repeats_no_request_that_was_refused_ahead() -> None:
         own.over(None)
 
     virtual.run(main())
+
+
+@pytest.mark.parametrize("awaits", [False, True], ids=["sync", "async"])
+def test_an_http_client_is_told_not_to_repeat_what_was_refused_ahead(awaits: bool) -> None:
+    component, refuses = Component(), httpx.MockTransport(lambda request: httpx.Response(429))
+
+    def send() -> httpx.Response:
+        with httpx.Client(transport=refuses) as client:
+            return client.get("http://model")
+
+    async def asend() -> httpx.Response:
+        async with httpx.AsyncClient(transport=refuses) as client:
+            return await client.get("http://model")
+
+    async def asked() -> httpx.Response:
+        return await asend() if awaits else send()
+
+    async def main() -> tuple[httpx.Response, httpx.Response]:
+        own = await asked()
+        for _ in range(2):
+            await HeldBack(component).begin()
+        return own, await asked()
+
+    own, ahead = virtual.run(main()).value
+    assert "x-should-retry" not in own.headers
+    assert ahead.headers["x-should-retry"] == "false"
 
 
 def test_a_budget_that_is_told_is_left_to_stock_before_it_is_spent() -> None:

@@ -51,6 +51,25 @@ def test_a_slow_reader_holds_nobody_up_who_waits_for_room() -> None:
     virtual.run(run())
 
 
+def test_a_slow_reader_is_waited_for_again_once_nobody_waits_for_room() -> None:
+    async def run() -> None:
+        engine = Speaker(capacity=8)
+        engine.says = [str(n) for n in range(10)]
+        admission = llm_queue_of(engine)
+        stream = admission.generate(prompt(1), Sampling(max_tokens=4))
+        assert await said_so_far(stream, 1) == ["0"]
+        other = ask(admission, prompt(2))
+        await turns()
+        assert admission.waiting == 1
+        other.cancel()
+        await turns()
+        await asyncio.sleep(5)
+        assert (admission.waiting, engine.said) == (0, 2)
+        await stream.aclose()
+
+    virtual.run(run())
+
+
 def test_one_invocation_at_a_time_waits_for_no_reader_either() -> None:
     async def run() -> None:
         engine = Speaker()

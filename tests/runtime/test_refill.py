@@ -46,6 +46,18 @@ def test_an_empty_bucket_is_asked_when_it_has_a_token(period: float) -> None:
     assert 3 < sum(refused) < 15  # some ask whether it still holds
 
 
+@pytest.mark.parametrize(("named", "trusted"), [(3.0, True), (3.25, True), (3.375, False)])
+def test_a_prediction_holds_if_a_refusal_names_a_time_within_a_quarter_of_the_interval(
+    named: float, trusted: bool
+) -> None:
+    refill = Refill()
+    refill.sent()
+    for at in (1.0, 2.0, named):
+        refill.sent()
+        refill.refused(at - 0.5, 0.5, repeated=True)
+    assert (refill.seconds(named + 0.1) > 0) is trusted
+
+
 def test_nothing_is_predicted_for_a_window() -> None:
     refill = Refill()
     for window in range(3):

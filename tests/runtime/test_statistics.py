@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import fineflow
+import programs
 from fineflow.ir import Op
 from fineflow.protocols import CacheStatistics
 from fineflow.runtime.queues.batch_queue import batch_queue_of
@@ -40,6 +41,27 @@ class Engine:
 
     async def aclose(self) -> None:
         """Nothing to free."""
+
+
+COUNTED = """
+import fineflow
+from fineflow.backends.emulated import EmulatedLLM, LLMProfile
+from fineflow.langchain import ChatEngine
+from langchain_core.runnables import RunnableLambda
+
+seen = []
+chain = fineflow.optimize(RunnableLambda(seen.append))
+for _ in range(2):
+    chain.invoke("a")
+    print(fineflow.statistics().queries.finished)
+    ChatEngine(engine=EmulatedLLM(str, LLMProfile(0, 0, 0)))
+"""
+
+
+def test_calls_that_are_left_to_stock_count_once_there_is_a_model_on_an_engine() -> None:
+    """They may reach it. Before that they go straight to the user's object."""
+    done = programs.run("-c", COUNTED, timeout=60)
+    assert (done.stdout.split(), done.stderr) == (["0", "1"], "")
 
 
 async def test_what_waits_runs_and_has_run() -> None:

@@ -17,7 +17,8 @@ from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrou
 
 import fineflow
 from fineflow.langchain import FineflowCallbackHandler
-from fineflow.testing import virtual
+from fineflow.testing import virtual, virtual_threads
+from fineflow.testing.langchain import FakeVectorStore
 
 NAMES = count()
 LOOP = ["a", "b", "bad", "c", "d", "e"]  # the third request fails
@@ -144,6 +145,18 @@ def test_a_share_costs_time_until_there_are_enough_requests() -> None:
     app = fineflow.optimize(loop(model()), strict=True, waste=0.2)
     seconds = [ran(app, GOOD)[1] for _ in range(6)]
     assert seconds == [2.5, 1.5, 1.0, 1.0, 0.5, 0.5]  # three in stock; in the first call the last two run together
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
+def test_what_a_thread_takes_of_what_ran_ahead_leaves_room_for_more() -> None:
+    store = FakeVectorStore.from_texts(["a", "b"], FakeVectorStore().embedding, latency=1.0)
+
+    def searches(items: list[str]) -> list[str]:
+        return [store.similarity_search(x, k=1)[0].page_content for x in items]
+
+    app = fineflow.optimize(RunnableLambda(searches), strict=True, waste=0.2)
+    seconds = [virtual_threads.run(lambda: app.invoke(GOOD)).seconds for _ in range(8)]
+    assert (seconds[0], seconds[-1]) == (6.0, 1.0)
 
 
 def test_batches_go_from_step_to_step_as_in_stock() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import time
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from fineflow.ir import Op
 from fineflow.runtime import events
 from fineflow.runtime.call.query import Call
 from fineflow.runtime.queues.request_context import waiting_record
+from fineflow.testing import virtual as virtual_time
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 
@@ -164,6 +166,27 @@ def test_the_first_call_of_such_a_node_has_the_others_start(walks: list[Any]) ->
     walks.clear()
     fast.invoke({"texts": []})
     assert len(walks) == 1  # a visit that made calls: the next ones are walked through when they begin
+
+
+def test_async_calls_run_side_by_side_after_a_first_one_in_another_thread() -> None:
+    first = ask("Grade DOC {text}", FakeChat(answers=says))
+    grader = _grader()
+
+    async def node(state: State) -> State:
+        texts = state["texts"]
+        if not texts:
+            return {}
+        found = [await asyncio.to_thread(first.invoke, {"text": texts[0]})]
+        return {"found": found + [await grader.ainvoke({"text": each}) for each in texts]}
+
+    fast = fineflow.optimize(_graph(node), strict=True)  # type: ignore[arg-type]
+
+    async def visits() -> Any:
+        for _ in range(5):
+            await fast.ainvoke({"texts": []})
+        return await fast.ainvoke({"texts": ["a", "b", "c"]})
+
+    assert virtual_time.run(visits()).seconds == 1.0
 
 
 @virtual

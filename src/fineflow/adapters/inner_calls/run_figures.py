@@ -28,7 +28,8 @@ class RunFigures:
 
     def undisturbed(self) -> None:
         """Records the run, which has made no component call, as was likely: no walk has looked at it."""
-        self._visits.quiet = self._visits.quiet + 1 if now() - self._began < QUICK else 0
+        if now() - self._began >= QUICK:
+            self._visits.quiet = 0
 
     def walked(self, finder: CallFinder) -> None:
         """Notes where the last walk ended, if it did not get through the function."""
