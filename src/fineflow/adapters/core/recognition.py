@@ -8,15 +8,20 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import BuiltinFunctionType, FunctionType, MappingProxyType, MethodType
+from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core.installers import of_installer, of_python
+from fineflow.adapters.python.bytecode import assigned
 from fineflow.declare import declared_external
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.builder import Builder, Symbol
     from fineflow.adapters.core.shadows import Site
+
+
+_MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init", "__init_subclass__", "__set_name__"})
+_BY_NAME = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars"})
 
 
 OWN_CLASS = "is a class of your own; see fineflow.external if it only calls out"
@@ -82,7 +87,60 @@ class Row:
         kind = type(obj)
         if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
             return False
-        return kind is self.base or all(same_method(kind, self.base, name) for name in self.methods)
+        same = kind is self.base or all(same_method(kind, self.base, name) for name in self.methods)
+        return same and not keeps_state(kind, self.base)
+
+
+@functools.lru_cache(maxsize=1024)
+def keeps_state(kind: type, base: type) -> bool:
+    """Returns True if code of the user's, which methods of ``base`` may call, assigns to attributes of its object.
+
+    It is in methods that override one of ``base`` or of another class of a package, and in what they call on the object.
+    A copy would share what the attributes hold, but not what is assigned to them.
+    """
+    if kind is base:
+        return False
+    own = [each for each in kind.__mro__ if of_application(each.__module__)]
+    names = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
+    todo, seen = [name for each in own for name in vars(each) if name in names], set[str]()
+    while todo:
+        if (name := todo.pop()) in seen:
+            continue
+        seen.add(name)
+        for func in (func for each in own for func in _layers(vars(each).get(name))):
+            if _assigns(func.__code__, (func.__code__.co_varnames or ("",))[0]):
+                return True
+            todo += func.__code__.co_names
+    return False
+
+
+def _layers(found: Any) -> Iterator[FunctionType]:
+    """Yields functions of the user's in an attribute of a class: of a method, a property, and in wrappers."""
+    todo = [getattr(found, name, None) for name in ("fget", "fset", "func")] + [found]
+    seen = set[int]()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen or not callable(each):
+            continue
+        seen.add(id(each))
+        todo.append(getattr(each, "__wrapped__", None))
+        if isinstance(each, FunctionType):
+            todo += [cell.cell_contents for cell in each.__closure__ or () if _full(cell)]
+            if of_application(str(each.__globals__.get("__name__"))):
+                yield each
+
+
+def _full(cell: Any) -> bool:
+    try:
+        return callable(cell.cell_contents)
+    except ValueError:
+        return False
+
+
+def _assigns(code: CodeType, own: str) -> bool:
+    if not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)):
+        return True
+    return any(_assigns(each, own) for each in code.co_consts if isinstance(each, CodeType))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.recognition import OwnClass, of_application
+from fineflow.adapters.core.recognition import OwnClass, keeps_state, of_application
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.adapters.python.bytecode import decode
@@ -230,8 +230,13 @@ def _named(function: Any, like: FunctionType) -> Any:
 
 
 def as_written(obj: Any, base: type, *names: str) -> bool:
-    """Returns True if an object has exactly these methods of a class, and none is set on the object itself."""
-    return isinstance(obj, base) and vars(obj).keys().isdisjoint(names) and same(type(obj), base, *names)
+    """Returns True if an object has exactly these methods of a class, with no state of a subclass around them.
+
+    None of them may be set on the object itself.
+    """
+    kind = type(obj)
+    same_methods = isinstance(obj, base) and vars(obj).keys().isdisjoint(names) and same(kind, base, *names)
+    return same_methods and not keeps_state(kind, base)
 
 
 def exactly(obj: Any, *kinds: type) -> bool:

@@ -15,7 +15,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -60,6 +60,16 @@ class Decoded(NamedTuple):
 def decode(code: CodeType) -> tuple[Instruction, ...]:
     """Returns the instructions of a code object in order."""
     return decoded(code).instructions
+
+
+def assigned(code: CodeType, name: str) -> Iterator[str]:
+    """Yields the attributes that code sets or deletes on what a variable of this name holds: ``self.x = ``, ``+= ``."""
+    found = decode(code)
+    for at, each in enumerate(found):
+        if each.name in ("STORE_ATTR", "DELETE_ATTR") and found[at - 1].value == name:
+            yield str(each.value)
+        if each.value == name and [i.name for i in found[at + 1 : at + 3]] == ["COPY", "LOAD_ATTR"]:
+            yield str(found[at + 2].value)
 
 
 @functools.lru_cache(4096)

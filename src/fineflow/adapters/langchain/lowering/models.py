@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from itertools import pairwise
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -21,7 +20,7 @@ from fineflow.adapters.langchain.models.offline_vllm import engine_of, is_offlin
 from fineflow.adapters.langchain.models.servers import lane, served, warmed
 from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.run_recorder import starts_runs
-from fineflow.adapters.python.bytecode import decode
+from fineflow.adapters.python.bytecode import assigned, decode
 from fineflow.ir import PURE, Effect, Effects, Op
 
 _INNER = ("_generate", "_agenerate", "_stream", "_astream", "_call", "_acall")
@@ -62,11 +61,10 @@ def keeps_state(kind: Any) -> str:
             if code is None:
                 continue
             own = (code.co_varnames or ("self",))[0]
-            for before, each in pairwise(decode(code)):
-                if each.name == "STORE_ATTR" and before.value == own:
-                    return f"stores {each.value!r} in {name}"
-                if each.name == "LOAD_GLOBAL" and each.value == "next":
-                    return f"calls next() in {name}"
+            for attribute in assigned(code, own):
+                return f"stores {attribute!r} in {name}"
+            if any(each.name == "LOAD_GLOBAL" and each.value == "next" for each in decode(code)):
+                return f"calls next() in {name}"
     return ""
 
 

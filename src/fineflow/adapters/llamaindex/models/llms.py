@@ -13,7 +13,7 @@ from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core.builder import TEXT, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, believed
+from fineflow.adapters.core.recognition import NotLowered, believed, keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import believed_class, blocks, library_class, method, quiet, same, unblocked
@@ -127,6 +127,8 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
     if type(llm) is EngineLLM:
         return Effects(PURE.kind, "", "model in this process")
     believed_class(llm, b)
+    if keeps_state(kind, LLM):
+        raise NotLowered(f"calls of {kind.__name__} change its attributes")
     believed(llm, ASKING, b)
     if servers.speaks(llm):
         believed(llm, servers.INNER, b)
@@ -172,9 +174,10 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
 def shadow_llm(llm: Any, site: Site) -> Any:
     """Returns a copy of an LLM whose methods claim; its async methods do not block the event loop.
 
-    Returns the LLM itself if it takes one call at a time: blocking the loop is what serializes its calls.
+    Returns the LLM itself if it takes one call at a time: blocking the loop is what serializes its calls. Likewise if
+    calls change it.
     """
-    if one_at_a_time(llm):
+    if one_at_a_time(llm) or keeps_state(type(llm), LLM):
         return llm
     site.reads(llm)
     if servers.speaks(llm):
