@@ -127,9 +127,14 @@ def deadline_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt in the main thread, also where the suite was started with the signal ignored."""
+    """SIGINT raises KeyboardInterrupt in the main thread, also where the suite was started with the signal ignored.
+
+    Not in a callback of the garbage collector, where Python drops it: Hypothesis has one.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    callbacks, gc.callbacks[:] = gc.callbacks[:], []
     yield
+    gc.callbacks[:] = callbacks
     signal.signal(signal.SIGINT, before)
 
 

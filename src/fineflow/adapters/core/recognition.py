@@ -95,8 +95,8 @@ class Row:
 def keeps_state(kind: type, base: type) -> bool:
     """Returns True if code of the user's, which methods of ``base`` may call, assigns to attributes of its object.
 
-    It is in methods that override one of ``base`` or of another class of a package, and in what they call on the object.
-    A copy would share what the attributes hold, but not what is assigned to them.
+    It is in methods that override one of ``base`` or of another class of a package, and in methods that these call. A
+    copy would share what the attributes hold, but not what is assigned to them.
     """
     if kind is base:
         return False

@@ -7,18 +7,22 @@ observable. The shadow that stock runs has the same wrappers around a claim, so 
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.recognition import OwnClass, keeps_state, of_application
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import stays
@@ -27,6 +31,8 @@ from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.loop.workers import in_thread
+from fineflow.runtime.queues.permits import Permit, PermitPool, PermitRequest, holds_permit
+from fineflow.runtime.queues.policy import fifo
 
 _TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instrument"})
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
@@ -158,21 +164,43 @@ def _awaits_nothing(function: FunctionType) -> bool:
 async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Runs an async function that awaits nothing in a worker thread, in a copy of the current context.
 
-    Cancelling the caller takes effect at once; the thread stops at its next claim or request.
+    It is a method, or takes its object first. What is known of the classes decides whether their calls may overlap:
+    others run one at a time, in the order in which they are made, as on an event loop that they block. Cancelling the
+    caller takes effect at once; the thread stops at its next claim or request. A call inside of a limited one does not
+    wait for its turn: its holder may wait for that.
     """
-    scope = Scope()
+    owner, scope = getattr(function, "__self__", args[0] if args else None), Scope()
 
     def work() -> Any:
         with scope.inside():
             return finished(function(*args, **kwargs))
 
     try:
-        return await in_thread(work)
+        async with nullcontext() if holds_permit() or _may_overlap(owner) else _turn():
+            return await in_thread(work)
     except BaseException:
         scope.stop()
         raise
     finally:
         scope.close()
+
+
+def _may_overlap(obj: Any) -> bool:
+    options = None if (here := under_way.get()) is None else here.shadows.options
+    if options is not None and (options.assume_pure or options.trust == "interfaces"):
+        return True
+    return all(packaged(each) or declared_external(each) for each in type(obj).__mro__)
+
+
+def _turn() -> Permit:
+    """Returns the permit for a call of undeclared code, of which one is made at a time on an event loop."""
+    loop = asyncio.get_running_loop()
+    if (pool := _turns.get(loop)) is None:
+        pool = _turns[loop] = PermitPool(1, fifo)
+    return Permit(pool)
+
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, PermitPool[PermitRequest]] = WeakKeyDictionary()
 
 
 def finished(coroutine: Any) -> Any:
