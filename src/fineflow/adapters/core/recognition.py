@@ -6,7 +6,7 @@ import functools
 import inspect
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -88,34 +88,41 @@ class Row:
         if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
             return False
         same = kind is self.base or all(same_method(kind, self.base, name) for name in self.methods)
-        return same and not keeps_state(kind, self.base)
+        return same and not keeps_state(kind)
+
+
+def keeps_state(kind: Any, but_in: str = "") -> bool:
+    """Returns True if code of the user's, which methods of a package may call, assigns to attributes of its object.
+
+    It is in methods that override one of a package's class, and in methods that these call. A copy would share what the
+    attributes hold, but not what is assigned to them. but_in: a method that is not called on the copy.
+    """
+    found = _assigning(kind)
+    return bool(found - _called(kind, {but_in}) if found and but_in else found)
 
 
 @functools.lru_cache(maxsize=1024)
-def keeps_state(kind: type, base: type) -> bool:
-    """Returns True if code of the user's, which methods of ``base`` may call, assigns to attributes of its object.
-
-    It is in methods that override one of ``base`` or of another class of a package, and in methods that these call. A
-    copy would share what the attributes hold, but not what is assigned to them.
-    """
-    if kind is base:
-        return False
+def _assigning(kind: Any) -> Set[str]:
+    """Returns the names of the methods that do so."""
     own = [each for each in kind.__mro__ if of_application(each.__module__)]
-    names = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
-    todo, seen = [name for each in own for name in vars(each) if name in names], set[str]()
+    known = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
+    names = _called(kind, {name for each in own for name in vars(each)} & known)
+    return {name for name in names for each in own if any(map(_assigns, _functions(vars(each).get(name))))}
+
+
+def _called(kind: Any, names: Set[str]) -> Set[str]:
+    """Returns the attributes of a class of these names, and those that their code names."""
+    seen, todo = set[str](), [*names]
     while todo:
-        if (name := todo.pop()) in seen:
-            continue
-        seen.add(name)
-        for func in (func for each in own for func in _layers(vars(each).get(name))):
-            if _assigns(func.__code__, (func.__code__.co_varnames or ("",))[0]):
-                return True
-            todo += func.__code__.co_names
-    return False
+        if (name := todo.pop()) not in seen:
+            seen.add(name)
+            functions = [func for each in kind.__mro__ for func in _functions(vars(each).get(name))]
+            todo += [other for func in functions for other in func.__code__.co_names]
+    return seen
 
 
-def _layers(found: Any) -> Iterator[FunctionType]:
-    """Yields functions of the user's in an attribute of a class: of a method, a property, and in wrappers."""
+def _functions(found: Any) -> Iterator[FunctionType]:
+    """Yields the functions in an attribute of a class: of a method, a property, and in wrappers."""
     todo = [getattr(found, name, None) for name in ("fget", "fset", "func")] + [found]
     seen = set[int]()
     while todo:
@@ -126,8 +133,7 @@ def _layers(found: Any) -> Iterator[FunctionType]:
         todo.append(getattr(each, "__wrapped__", None))
         if isinstance(each, FunctionType):
             todo += [cell.cell_contents for cell in each.__closure__ or () if _full(cell)]
-            if of_application(str(each.__globals__.get("__name__"))):
-                yield each
+            yield each
 
 
 def _full(cell: Any) -> bool:
@@ -137,10 +143,15 @@ def _full(cell: Any) -> bool:
         return False
 
 
-def _assigns(code: CodeType, own: str) -> bool:
-    if not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)):
-        return True
-    return any(_assigns(each, own) for each in code.co_consts if isinstance(each, CodeType))
+def _assigns(func: FunctionType) -> bool:
+    """Returns True for a function of the user's that assigns to attributes of its first argument."""
+    codes = [func.__code__] if of_application(str(func.__globals__.get("__name__"))) else []
+    own = (func.__code__.co_varnames or ("",))[0]
+    for code in codes:
+        if not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)):
+            return True
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return False
 
 
 @dataclass(frozen=True, slots=True)

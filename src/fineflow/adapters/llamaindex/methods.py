@@ -264,7 +264,7 @@ def as_written(obj: Any, base: type, *names: str) -> bool:
     """
     kind = type(obj)
     same_methods = isinstance(obj, base) and vars(obj).keys().isdisjoint(names) and same(kind, base, *names)
-    return same_methods and not keeps_state(kind, base)
+    return same_methods and not keeps_state(kind)
 
 
 def exactly(obj: Any, *kinds: type) -> bool:
@@ -275,10 +275,11 @@ def exactly(obj: Any, *kinds: type) -> bool:
 def off_loop(obj: Any, name: str) -> Any:
     """Returns a copy of an object whose async method ``name`` runs in a thread, on the object itself.
 
-    Returns the object itself if the method does not block, or the object has to stay in the caller's thread.
+    Returns the object itself if the method does not block, the object has to stay in the caller's thread, or other
+    methods of the user's change it.
     """
-    found = method(type(obj), name)
-    if found is None or name in vars(obj) or not blocks(type(obj), name) or stays(obj):
+    found, kind = method(type(obj), name), type(obj)
+    if found is None or name in vars(obj) or not blocks(kind, name) or stays(obj) or keeps_state(kind, name):
         return obj
     function, made = found.function, copy.copy(obj)
 

@@ -15,7 +15,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.core.recognition import NotLowered, believed
+from fineflow.adapters.core.recognition import NotLowered, believed, keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
@@ -255,7 +255,7 @@ def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
 
     In async calls its methods do not block the event loop; those that would run in threads, one at a time as in stock.
     """
-    if not isinstance(model, BaseEmbedding):
+    if not isinstance(model, BaseEmbedding) or (wanted is None and keeps_state(type(model))):
         return model
     kind, made, held, sync = type(model), model.model_copy(), {}, site.sync
     names: Iterable[str] = _asked(kind, sync) if _local(model) is None else _INNER[:1]

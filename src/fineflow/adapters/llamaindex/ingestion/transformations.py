@@ -19,7 +19,7 @@ from llama_index.core.extractors import (
 from llama_index.core.node_parser import MetadataAwareTextSplitter, NodeParser, SentenceSplitter, TokenTextSplitter
 from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode, TransformComponent
 
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.recognition import NotLowered, keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches
@@ -125,7 +125,8 @@ def shadow_transformation(transform: Any, site: Site, batches: TextBatches | Non
         made = _tapped_extractor(transform, *row, batches, whole)
     if site.sync or not isinstance(transform, TransformComponent):
         return made
-    if isinstance(transform, BaseExtractor) and model_known(llm := getattr(transform, "llm", None)):
+    asks = isinstance(transform, BaseExtractor) and not keeps_state(type(transform))
+    if asks and model_known(llm := getattr(transform, "llm", None)):
         made = transform.model_copy() if made is transform else made
         made.__dict__["llm"] = shadow_llm(llm, site)
     return off_loop(off_loop(made, "_aparse_nodes"), "acall")

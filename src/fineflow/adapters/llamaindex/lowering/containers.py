@@ -34,7 +34,7 @@ from llama_index.core.retrievers import AutoMergingRetriever, RecursiveRetriever
 from llama_index.core.tools import QueryEngineTool
 
 from fineflow.adapters.core.builder import Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import NotLowered, Row, keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.lowering.index_nodes import recursing
@@ -154,7 +154,7 @@ def _nested(part: Any, nested: Callable[[Any], Any]) -> Any:
 def _asking(holder: Any, site: Site) -> Any:
     """Returns a copy of an object that calls a model, with a model that does not block the event loop."""
     llm = getattr(holder, "_llm", None)
-    if llm is None or not model_known(llm):
+    if llm is None or not model_known(llm) or keeps_state(type(holder)):
         return holder
     made = copy.copy(holder)
     made.__dict__["_llm"] = shadow_llm(llm, site.part("llm"))

@@ -127,7 +127,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
     if type(llm) is EngineLLM:
         return Effects(PURE.kind, "", "model in this process")
     believed_class(llm, b)
-    if keeps_state(kind, LLM):
+    if keeps_state(kind):
         raise NotLowered(f"calls of {kind.__name__} change its attributes")
     believed(llm, ASKING, b)
     if servers.speaks(llm):
@@ -177,7 +177,7 @@ def shadow_llm(llm: Any, site: Site) -> Any:
     Returns the LLM itself if it takes one call at a time: blocking the loop is what serializes its calls. Likewise if
     calls change it.
     """
-    if one_at_a_time(llm) or keeps_state(type(llm), LLM):
+    if one_at_a_time(llm) or keeps_state(type(llm)):
         return llm
     site.reads(llm)
     if servers.speaks(llm):
