@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
-import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +27,12 @@ from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 from more_containers import ENGINES, Parts
+from own_state import assert_same_counts
 from retriever_shapes import SHAPES, Fakes
 
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
-
-SAMPLE = 4  # methods of each app, for each way to call it
 
 
 @pytest.fixture(autouse=True)
@@ -45,77 +42,16 @@ def defaults() -> Iterator[None]:
     Settings._llm = Settings._embed_model = None
 
 
-KINDS = (BaseQueryEngine, BaseRetriever, BaseSynthesizer, BaseNodePostprocessor, BaseSelector, BaseQueryTransform)
+KINDS = (
+    *(BaseQueryEngine, BaseRetriever, BaseSynthesizer, BaseNodePostprocessor, BaseSelector, BaseQueryTransform),
+    *(QueryEngineTool, RetrieverTool),
+)
+PACKAGES = ("llama_index.core.",)
 
 
-def parts_of(obj: Any, seen: dict[int, Any]) -> list[Any]:
-    """Returns LlamaIndex's own objects that an app is made of, in an order that is the same for each app."""
-    if isinstance(obj, list | tuple | dict):
-        for each in obj.values() if isinstance(obj, dict) else obj:
-            parts_of(each, seen)
-    elif isinstance(obj, (*KINDS, QueryEngineTool, RetrieverTool)) and id(obj) not in seen:
-        seen[id(obj)] = obj
-        for name, each in vars(obj).items():
-            if name != "_index":
-                parts_of(each, seen)
-    return [each for each in seen.values() if type(each).__module__.startswith("llama_index.core.")]
-
-
-def methods_of(kind: Any) -> list[str]:
-    found = ((name, inspect.getattr_static(kind, name)) for name in dir(kind) if not name.startswith(("__", "model_")))
-    functions = ((name, inspect.unwrap(each)) for name, each in found if callable(each) and not isinstance(each, type))
-    return [name for name, each in functions if str(getattr(each, "__module__", "")).startswith("llama_index.core.")]
-
-
-def counting(kind: Any, name: str) -> Any:
-    """Returns a subclass that counts the calls of a method, as users write it."""
-
-    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        return getattr(super(made, self), name)(*args, **kwargs)
-
-    async def acount(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
-        return await getattr(super(made, self), name)(*args, **kwargs)
-
-    awaits = inspect.iscoroutinefunction(inspect.unwrap(inspect.getattr_static(kind, name)))
-    made = type(kind)(f"My{kind.__name__}", (kind,), {name: acount if awaits else count, **_CALLS})
-    return made
-
-
-_CALLS = {"__module__": __name__, "calls": 0, "__annotations__": {"calls": int}}
-
-
-def ran(app: Any, entry: str, of: Any, *, optimized: bool) -> tuple[Any, ...]:
-    called: Any = getattr(fineflow.optimize(app, strict=True) if optimized else app, entry)
-    found: Any = asyncio.run(called(QUESTION)) if entry.startswith("a") else called(QUESTION)
+def shown(found: Any) -> Any:
     nodes = found if isinstance(found, list) else found.source_nodes
-    text = "" if isinstance(found, list) else str(found)
-    return text, [(each.text, each.score) for each in nodes], vars(of)["calls"]
-
-
-def same_state(make: Callable[[], Any], entry: str, name: str) -> None:
-    """Overrides methods of parts of an app, one at a time, until some have been called."""
-    chosen = random.Random(f"{name} {entry}")
-    pairs = [(at, method) for at, part in enumerate(parts_of(make(), {})) for method in methods_of(type(part))]
-    chosen.shuffle(pairs)
-    counted = 0
-    for at, method in pairs:
-        seen = []
-        for optimized in (False, True):
-            app = make()
-            part = parts_of(app, {})[at]
-            object.__setattr__(part, "__class__", counting(type(part), method))
-            vars(part)["calls"] = 0
-            seen.append(ran(app, entry, part, optimized=optimized))
-            if not seen[0][-1]:
-                break
-        if seen[0][-1]:
-            assert seen[1] == seen[0], f"{type(part).__mro__[1].__name__}.{method}"
-            counted += 1
-        if counted == SAMPLE:
-            return
-    assert counted
+    return "" if isinstance(found, list) else str(found), [(each.text, each.score) for each in nodes]
 
 
 def engine_parts(folder: Path) -> Parts:
@@ -130,13 +66,14 @@ def engine_parts(folder: Path) -> Parts:
 @pytest.mark.parametrize("entry", ["query", "aquery"])
 @pytest.mark.parametrize("name", sorted(ENGINES.keys() - {"the user's own"}))
 def test_what_methods_of_parts_of_engines_assign_is_kept(name: str, entry: str, tmp_path: Path) -> None:
-    same_state(lambda: ENGINES[name](engine_parts(tmp_path)), entry, name)
+    make = lambda: ENGINES[name](engine_parts(tmp_path))  # noqa: E731
+    assert_same_counts(make, entry, QUESTION, shown, KINDS, PACKAGES)
 
 
 @pytest.mark.parametrize("entry", ["retrieve", "aretrieve"])
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"bm25", "keyword_rake"}))  # of other packages
 def test_what_methods_of_parts_of_retrievers_assign_is_kept(name: str, entry: str) -> None:
-    same_state(lambda: SHAPES[name](Fakes()), entry, name)
+    assert_same_counts(lambda: SHAPES[name](Fakes()), entry, QUESTION, shown, KINDS, PACKAGES)
 
 
 class Budget(CustomLLM):

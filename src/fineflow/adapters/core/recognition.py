@@ -105,9 +105,15 @@ def keeps_state(kind: Any, but_in: str = "") -> bool:
 def _assigning(kind: Any) -> Set[str]:
     """Returns the names of the methods that do so."""
     own = [each for each in kind.__mro__ if of_application(each.__module__)]
-    known = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
-    names = _called(kind, {name for each in own for name in vars(each)} & known)
+    names = _called(kind, overridden(kind))
     return {name for name in names for each in own if any(map(_assigns, _functions(vars(each).get(name))))}
+
+
+def overridden(kind: Any) -> Set[str]:
+    """Returns the names of methods and properties of packages' classes that classes of the user's override."""
+    own = [each for each in kind.__mro__ if of_application(each.__module__)]
+    known = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
+    return {name for each in own for name in vars(each).keys() & known if any(_functions(vars(each)[name]))}
 
 
 def _called(kind: Any, names: Set[str]) -> Set[str]:

@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, of_package, plain, same_method
+from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_state, of_package, plain, same_method
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
@@ -42,13 +42,13 @@ def model_effects(model: Any, b: ChainBuilder) -> Effects:
         raise NotLowered(f"{type(model).__name__} started a run of its own inside a call, which only stock can place")
     believed(model, _INNER, b)
     kind: Any = type(model)
-    if why := keeps_state(kind):
+    if why := _counts(kind):
         raise NotLowered(f"{type(model).__name__} {why}, so its answers may depend on the order of calls")
     return Effects(Effect.EXTERNAL, "", f"{type(model).__name__} calls out")
 
 
 @lru_cache(maxsize=512)
-def keeps_state(kind: Any) -> str:
+def _counts(kind: Any) -> str:
     """Returns why a model class looks as if calls changed the model; "" if it does not.
 
     Looks for stores to attributes and for ``next()`` in the bytecode of the class's own inner methods.
@@ -148,7 +148,9 @@ class _ModelRow(Row):
         kind: Any = type(obj)
         if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
             return False
-        return all(same_method(kind, self.base, name) or _hands_on(plain(kind, name), name) for name in self.methods)
+        return not keeps_state(kind) and all(
+            same_method(kind, self.base, name) or _hands_on(plain(kind, name), name) for name in self.methods
+        )
 
 
 @lru_cache(maxsize=512)

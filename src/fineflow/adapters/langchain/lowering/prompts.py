@@ -23,7 +23,7 @@ from langchain_core.prompts import (
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.builder import MESSAGE, OUTER, PROMPT, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import NotLowered, Row, overridden
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.example_selectors import (
     check_selector,
@@ -116,6 +116,8 @@ def _fixed(template: Any) -> bool:
 
 def _check(template: Any) -> None:
     """Raises NotLowered if rendering could call user code."""
+    if names := overridden(type(template)):
+        raise NotLowered(f"{type(template).__name__} has its own {', '.join(sorted(names))}")
     if any(callable(value) for value in template.partial_variables.values()):
         raise NotLowered("a partial variable of the prompt is a function")
     if isinstance(template, (PromptTemplate, FewShotPromptTemplate)):

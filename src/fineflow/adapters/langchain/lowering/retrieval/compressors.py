@@ -9,7 +9,7 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 
 from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Record, Symbol
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NamedRow, NotLowered, Row, believed, keeps_promise
+from fineflow.adapters.core.recognition import NamedRow, NotLowered, Row, believed, keeps_promise, keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.builder import ChainBuilder
@@ -172,6 +172,7 @@ class _PairwiseRow(Row):
             and getattr(type(obj), "pairwise", False) is True
             and keeps_promise(obj, "pairwise", COMPRESS)
             and all(hasattr(obj, name) for name in ("score", "ascore", "select"))
+            and not keeps_state(type(obj))
         )
 
 
