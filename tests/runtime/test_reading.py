@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from speaker import Speaker, ask, prompt, turns
+from speaker import Speaker, ask, group, prompt, turns
 
 from fineflow.errors import BackendError
 from fineflow.protocols import Sampling
@@ -47,6 +47,22 @@ def test_a_slow_reader_holds_nobody_up_who_waits_for_room() -> None:
         assert (admission.running, admission.tokens) == (0, 0)
         assert await said_so_far(stream, 2) == ["two ", "three"]
         assert [delta async for delta in stream] == []
+
+    virtual.run(run())
+
+
+def test_a_slow_reader_holds_nobody_up_who_waits_for_the_instance_that_knows_its_prompt() -> None:
+    """Though another one has room: here the reader itself asks for what begins like its prompt."""
+
+    async def run() -> None:
+        engines, made = group(capacity=48)
+        admission = llm_queue_of(made)
+        stream = admission.generate(prompt(1, 40), Sampling(max_tokens=4))
+        assert await said_so_far(stream, 1) == ["one "]
+        async with asyncio.timeout(60):
+            assert await ask(admission, prompt(1, 40) + prompt(2), more=4) == "one two three"
+        assert [len(engine.asked) for engine in engines] == [2, 0]
+        await stream.aclose()
 
     virtual.run(run())
 

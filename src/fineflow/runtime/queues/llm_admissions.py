@@ -137,14 +137,14 @@ class Admissions(EngineQueue[LLMRequest]):
                 instance, gains = self._place(request, instances, waiting, mixing=mixing)
                 if gains and len(passed) < PATIENCE:
                     passed.append(request)
+                    self._waits_for_room()
                 elif instance is not None:
                     self._begin(request, instance)
                     if count_passed(request, self._passed_by(request, line, passed) if separate else line):
                         break
                 else:
-                    self._full, self._room_for = True, self.running + len(self._kept_room)
-                    for stream in self._streams:
-                        stream.recheck()
+                    self._room_for = self.running + len(self._kept_room)
+                    self._waits_for_room()
                     kept = request.quick and keep_one(instances)
                     if not kept:
                         return
@@ -153,6 +153,12 @@ class Admissions(EngineQueue[LLMRequest]):
             self._decide_soon()  # for a request that lets no more pass
         except Exception as error:  # from a user's policy: all waiting requests raise it
             self._fail_waiting(error)
+
+    def _waits_for_room(self) -> None:
+        """Has engines read to the end of what runs, also for slow readers: one may wait for the request that waits."""
+        self._full = True
+        for stream in self._streams:
+            stream.recheck()
 
     def _passed_by(
         self, request: LLMRequest, line: Sequence[LLMRequest], passed: Sequence[LLMRequest]
