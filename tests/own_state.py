@@ -10,7 +10,7 @@ from typing import Any
 
 import fineflow
 
-SAMPLE = 4  # methods of each app, for each way to call it
+SAMPLE = 2  # methods of each app, for each way to call it
 
 
 def parts_of(obj: Any, kinds: tuple[type, ...], packages: tuple[str, ...]) -> list[Any]:
