@@ -45,7 +45,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),  # names frameworks by text only
     "adapters.core": (
         *("ir", "protocols", "runtime", "cost_model", "verification", "adapters.analysis", "adapters.lookahead"),
-        *LEAVES,
+        *("adapters.python", *LEAVES),
     ),
     "adapters.python": (),  # code objects; it knows nothing of ours
     # Calls inside the user's own code; a graph that runs as stock knows none of it.

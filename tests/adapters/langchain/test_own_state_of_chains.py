@@ -24,9 +24,9 @@ from langchain_core.runnables import (
     RunnablePick,
 )
 from langchain_core.vectorstores import InMemoryVectorStore
-from own_state import assert_same_counts
 
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings
+from own_state import assert_same_counts
 
 KINDS = (Runnable, BaseDocumentCompressor, BaseMessagePromptTemplate)
 PACKAGES = ("langchain_", "fineflow.")

@@ -27,12 +27,12 @@ from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
 from llama_index.core.schema import NodeWithScore, TextNode
 from llama_index.core.tools import QueryEngineTool, RetrieverTool
 from more_containers import ENGINES, Parts
-from own_state import assert_same_counts
 from retriever_shapes import SHAPES, Fakes
 
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
+from own_state import assert_same_counts
 
 
 @pytest.fixture(autouse=True)

@@ -89,24 +89,25 @@ class Row:
             return False
         if kind is self.base:
             return True
-        return all(same_method(kind, self.base, name) for name in self.methods) and not keeps_state(kind)
+        return all(same_method(kind, self.base, name) for name in self.methods) and not keeps_state(
+            kind, frozenset(self.calls)
+        )
 
 
-def keeps_state(kind: Any, but_in: str = "") -> bool:
+def keeps_state(kind: Any, but_in: Set[str] = frozenset()) -> bool:
     """Returns True if code of the user's, which methods of a package may call, assigns to attributes of its object.
 
     It is in methods that override one of a package's class, and in methods that these call. A copy would share what the
-    attributes hold, but not what is assigned to them. but_in: a method that is not called on the copy.
+    attributes hold, but not what is assigned to them. but_in: methods that are not called on the copy.
     """
-    found = _assigning(kind)
-    return bool(found - _called(kind, {but_in}) if found and but_in else found)
+    return not _assigning(kind) <= but_in
 
 
 @functools.lru_cache(maxsize=1024)
 def _assigning(kind: Any) -> Set[str]:
     """Returns the names of the methods that do so."""
     own = [each for each in kind.__mro__ if of_application(each.__module__)]
-    names = _called(kind, overridden(kind))
+    names = called_by(kind, overridden(kind))
     return {name for name in names for each in own if any(map(_assigns, _functions(vars(each).get(name))))}
 
 
@@ -117,7 +118,7 @@ def overridden(kind: Any) -> Set[str]:
     return {name for each in own for name in vars(each).keys() & known if any(_functions(vars(each)[name]))}
 
 
-def _called(kind: Any, names: Set[str]) -> Set[str]:
+def called_by(kind: Any, names: Set[str]) -> Set[str]:
     """Returns the attributes of a class of these names, and those that their code names."""
     seen, todo = set[str](), [*names]
     while todo:

@@ -23,7 +23,7 @@ from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.core.recognition import OwnClass, keeps_state, of_application
+from fineflow.adapters.core.recognition import OwnClass, called_by, keeps_state, of_application
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.adapters.python.bytecode import decode
@@ -279,7 +279,13 @@ def off_loop(obj: Any, name: str) -> Any:
     methods of the user's change it.
     """
     found, kind = method(type(obj), name), type(obj)
-    if found is None or name in vars(obj) or not blocks(kind, name) or stays(obj) or keeps_state(kind, name):
+    if (
+        found is None
+        or name in vars(obj)
+        or not blocks(kind, name)
+        or stays(obj)
+        or keeps_state(kind, called_by(kind, {name}))
+    ):
         return obj
     function, made = found.function, copy.copy(obj)
 

@@ -148,7 +148,7 @@ class _ModelRow(Row):
         kind: Any = type(obj)
         if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
             return False
-        return not keeps_state(kind) and all(
+        return not keeps_state(kind, frozenset(self.calls)) and all(
             same_method(kind, self.base, name) or _hands_on(plain(kind, name), name) for name in self.methods
         )
 
