@@ -8,7 +8,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from types import BuiltinFunctionType, CodeType, FunctionType, MappingProxyType, MethodType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core.installers import of_installer, of_python
@@ -89,9 +89,11 @@ class Row:
             return False
         if kind is self.base:
             return True
-        return all(same_method(kind, self.base, name) for name in self.methods) and not keeps_state(
-            kind, frozenset(self.calls)
-        )
+        return all(self.has(kind, name) for name in self.methods) and not keeps_state(kind, frozenset(self.calls))
+
+    def has(self, kind: type, name: str) -> bool:
+        """Returns True if a subclass has a method as the construct needs it."""
+        return same_method(kind, self.base, name)
 
 
 def keeps_state(kind: Any, but_in: Set[str] = frozenset()) -> bool:
@@ -140,15 +142,8 @@ def _functions(found: Any) -> Iterator[FunctionType]:
         seen.add(id(each))
         todo.append(getattr(each, "__wrapped__", None))
         if isinstance(each, FunctionType):
-            todo += [cell.cell_contents for cell in each.__closure__ or () if _full(cell)]
+            todo += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
             yield each
-
-
-def _full(cell: Any) -> bool:
-    try:
-        return callable(cell.cell_contents)
-    except ValueError:
-        return False
 
 
 def _assigns(func: FunctionType) -> bool:

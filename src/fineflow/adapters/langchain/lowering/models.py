@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, keeps_state, of_package, plain, same_method
+from fineflow.adapters.core.recognition import NotLowered, Row, believed, of_package, plain, same_method
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
@@ -142,15 +142,8 @@ class _ModelRow(Row):
     What it changes of the other arguments shows when stock claims: requests are compared by them.
     """
 
-    def matches(self, obj: Any) -> bool:
-        if Row.matches(self, obj):
-            return True
-        kind: Any = type(obj)
-        if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
-            return False
-        return not keeps_state(kind, frozenset(self.calls)) and all(
-            same_method(kind, self.base, name) or _hands_on(plain(kind, name), name) for name in self.methods
-        )
+    def has(self, kind: type, name: str) -> bool:
+        return same_method(kind, self.base, name) or _hands_on(plain(kind, name), name)
 
 
 @lru_cache(maxsize=512)
