@@ -55,8 +55,8 @@ OURS: dict[str, tuple[str, ...]] = {
         *LEAVES,
     ),
     "adapters.limits": ("protocols", "runtime", "adapters.registry"),
-    "adapters.analysis": ("ir", "runtime", "adapters.core.recognition", "adapters.python", "adapters.text", *LEAVES),
-    "adapters.lookahead": ("adapters.analysis", "adapters.core.recognition", "adapters.python", *LEAVES),
+    "adapters.analysis": ("ir", "runtime", "adapters.core.installers", "adapters.python", "adapters.text", *LEAVES),
+    "adapters.lookahead": ("adapters.analysis", "adapters.core.installers", "adapters.python", *LEAVES),
     "adapters.text": ("protocols", *LEAVES),
     # A framework knows the mechanism and its own library, and no other framework. Of backends, those that drive models
     # which the user's components hold: they know no library.

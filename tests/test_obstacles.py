@@ -189,10 +189,10 @@ def test_retrievers_that_lead_back_to_each_other_are_explained() -> None:
 
 
 PLACES = """
-import site, sys, fineflow.adapters.core.recognition as recognition
+import site, sys, fineflow.adapters.core.installers as installers
 sys.path.append(site.getusersitepackages())
 import of_the_user, own_code
-print(recognition.of_package("of_the_user"), recognition.of_package("own_code"))
+print(installers.of_package("of_the_user"), installers.of_package("own_code"))
 """
 
 
@@ -210,8 +210,8 @@ def test_packages_that_pip_installed_for_the_user_are_packages(tmp_path: Path) -
 
 
 LAYER = """
-import installed, spread.installed, own_code, fineflow.adapters.core.recognition as recognition
-print(*map(recognition.of_package, ("installed.part", "spread.installed", "own_code")))
+import installed, spread.installed, own_code, fineflow.adapters.core.installers as installers
+print(*map(installers.of_package, ("installed.part", "spread.installed", "own_code")))
 """
 
 

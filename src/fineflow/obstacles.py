@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.core.recognition import OWN_CLASS, called, of_package, own_classes
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import OWN_CLASS, called, own_classes
 from fineflow.cost_model.costs import Costs, costs
 from fineflow.cost_model.forecast import predict
 from fineflow.declare import supposing

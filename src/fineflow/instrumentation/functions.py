@@ -12,7 +12,7 @@ from functools import partial
 from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from fineflow.adapters.core.recognition import of_application, of_package
+from fineflow.adapters.core.installers import of_application, of_package
 from fineflow.adapters.inner_calls.functions import CALL, OptimizedFunction
 from fineflow.adapters.registry import framework_of
 

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnableP
 from langgraph.graph import END, START, StateGraph
 
 import fineflow
-from fineflow.adapters.core import installers, recognition
+from fineflow.adapters.core import installers
 from fineflow.testing.langchain import FakeChat, FakeRetriever
 from fineflow.testing.stalls import entered
 
@@ -30,8 +30,8 @@ AWAY = (
 @pytest.fixture
 def nothing_known() -> None:
     """Where modules come from is not known yet."""
-    recognition._installed.cache_clear()
-    recognition.of_application.cache_clear()
+    installers._installed.cache_clear()
+    installers.of_application.cache_clear()
     installers._folder.cache_clear()
     installers._records.cache_clear()
 

@@ -10,17 +10,17 @@ from benchmarks.apps import app as app_of
 from benchmarks.harness.world import World
 
 import fineflow
-from fineflow.adapters.core import recognition
+from fineflow.adapters.core import installers
 from fineflow.testing import virtual
 
 
 @pytest.fixture(autouse=True)
 def vendored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    installed = recognition._installed
-    monkeypatch.setattr(recognition, "_installed", lambda package: package != "langchain_core" and installed(package))
-    recognition.of_application.cache_clear()
+    installed = installers._installed
+    monkeypatch.setattr(installers, "_installed", lambda package: package != "langchain_core" and installed(package))
+    installers.of_application.cache_clear()
     yield
-    recognition.of_application.cache_clear()  # later tests of this process have an installed one
+    installers.of_application.cache_clear()  # later tests of this process have an installed one
 
 
 @pytest.mark.parametrize("name", ["advanced_rag", "rag_fusion"])

@@ -16,7 +16,7 @@ from llama_index.core.indices.prompt_helper import PromptHelper
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate
 from llama_index.core.prompts.default_prompt_selectors import DEFAULT_TEXT_QA_PROMPT_SEL
 
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.lowering.prompts import (
     beginning,
     check_packing,

@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fineflow.adapters.analysis import libraries, tables
 from fineflow.adapters.analysis.outside import Outside, Reading, content, is_weak
 from fineflow.adapters.analysis.values import Impure, Kind, Value, immutable
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 
 _LARGEST = 1000  # characters and elements of a constant that is kept
 Match = Callable[[Any, list[Any]], bool]

@@ -35,7 +35,7 @@ from fineflow.adapters.analysis.values import (
     Value,
     immutable,
 )
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from fineflow.adapters.analysis.replay import Replays
 from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, GIVEN, SHARED, Impure, Kind, Value, immutable
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.python.bytecode import location
 from fineflow.declare import declared, is_supposing, undeclared
 from fineflow.ir import Effect

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from fineflow.adapters.core.recognition import OWN_CLASS, NotLowered, Row, find
+from fineflow.adapters.core.recognition import Row, find
 from fineflow.adapters.core.snapshot import Met
+from fineflow.adapters.core.trust import OWN_CLASS, NotLowered
 from fineflow.ir import PURE, Effect, Effects, Graph, Note, Op, Primitive, Ref
 
 SHOWN = frozenset({"arms", "how", "items", "key", "of", "pairwise"})  # parameters shown in plans

@@ -28,6 +28,39 @@ def of_installer(place: str) -> bool:
     return place.startswith(_package_folders()) or _recorded(place)
 
 
+def of_package(module: object) -> bool:
+    """Returns True if a module belongs to fineflow or to an installed package, not to the user's application.
+
+    An application that is installed in development mode, or that runs from its folder, is the user's. module: a
+    ``__module__``, which code that makes functions and classes may have set to anything.
+    """
+    if not isinstance(module, str):
+        return False
+    package = module.partition(".")[0]
+    if package == "fineflow":
+        return True
+    # A namespace package, such as langgraph, may have a part in a folder of the application, too.
+    spread = module in sys.modules and getattr(sys.modules.get(package), "__file__", None) is None
+    return _installed(module if spread else package)
+
+
+@functools.cache
+def _installed(package: str) -> bool:
+    file = getattr(sys.modules.get(package), "__file__", None)
+    folders = getattr(sys.modules.get(package), "__path__", ())  # a namespace package has no file
+    places = [place for place in (file, *folders) if place]
+    return bool(places) and all(map(of_installer, places))
+
+
+@functools.cache
+def of_application(module: str) -> bool:
+    """Returns True if a module belongs to the user's application: to neither a package nor the standard library."""
+    package = module.partition(".")[0]
+    file = getattr(sys.modules.get(package), "__file__", None)  # none: built into the interpreter
+    standard = package in sys.stdlib_module_names and (file is None or of_python(file))
+    return not standard and not of_package(module)
+
+
 class _Folder(NamedTuple):
     """A folder on the path. inside: its entries that are no links. packages: it is one of packages.
 

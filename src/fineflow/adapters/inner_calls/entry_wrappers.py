@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import wrapt
 
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.core.recognition import called
+from fineflow.adapters.core.trust import called
 from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.declare import active
 from fineflow.runtime.loop.runtime_loop import on_engine_loop

@@ -28,7 +28,7 @@ from fineflow.adapters.core.durations import QUICK, observe
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import has_as
+from fineflow.adapters.core.trust import has_as
 from fineflow.adapters.inner_calls.arguments import LOST, is_declared
 from fineflow.adapters.inner_calls.bounds import Bounds
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead

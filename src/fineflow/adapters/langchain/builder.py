@@ -10,7 +10,7 @@ from langchain_core.runnables import Runnable
 
 from fineflow.adapters.analysis import Verdict
 from fineflow.adapters.core.builder import Builder, Leaf, Symbol
-from fineflow.adapters.core.recognition import OWN_CLASS
+from fineflow.adapters.core.trust import OWN_CLASS
 from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.user_functions import composite, looked_through
 from fineflow.ir import Effect, Effects, Ref

@@ -8,7 +8,8 @@ from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import owner
 from fineflow.adapters.langchain.calls import ChainCall
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.several_prompts import Applied

@@ -14,8 +14,9 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.core.framework import Framework, Lowered
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.recognition import Row, find, of_package
+from fineflow.adapters.core.recognition import Row, find
 from fineflow.adapters.core.shadows import Shadows, Site
 from fineflow.adapters.inner_calls.functions import is_function, optimized_function
 from fineflow.adapters.langchain import own_functions, planning, repeating

@@ -17,9 +17,10 @@ from langsmith.run_helpers import tracing_context
 from wrapt import wrap_function_wrapper
 
 from fineflow.adapters.analysis import asking
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.invocation import Unrepeatable
 from fineflow.adapters.core.proxy import merged
-from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.core.trust import owner
 from fineflow.adapters.langchain.user_functions import functions_of, methods_of
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.reruns import noted, repeating

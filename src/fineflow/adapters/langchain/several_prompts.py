@@ -23,7 +23,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.recognition import owner
+from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.inner_calls.calls_ahead import MethodAhead
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method

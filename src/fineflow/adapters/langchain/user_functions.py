@@ -21,8 +21,9 @@ from langchain_core.stores import BaseStore
 from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.proxy import merged
-from fineflow.adapters.core.recognition import of_package, owner, plain
+from fineflow.adapters.core.trust import owner, plain
 from fineflow.adapters.langchain.inner_calls.classic_chains import RUNS, is_chain, methods_inside
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_chains
 from fineflow.adapters.langchain.several_prompts import asks_several

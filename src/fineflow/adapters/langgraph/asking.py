@@ -14,7 +14,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.analysis.pydantic_fields import plain_model
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.python.bytecode import decode
 
 _OPERATIONS = "COPY SWAP POP_TOP PUSH_NULL LOAD_CONST LOAD_GLOBAL LOAD_DEREF LOAD_FAST STORE_FAST LOAD_METHOD "

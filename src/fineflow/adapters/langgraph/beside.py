@@ -26,7 +26,7 @@ from langgraph.pregel._runner import PregelRunner
 from langgraph.pregel._write import ChannelWrite
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.lowering.list_functions import judged

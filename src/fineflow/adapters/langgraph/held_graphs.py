@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable
 from langgraph.func import _TaskFunction
 from langgraph.graph.state import CompiledStateGraph
 
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.langgraph.steps import attributes_of, closed_over, referred_by
 from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
 from fineflow.adapters.lookahead.scan import codes

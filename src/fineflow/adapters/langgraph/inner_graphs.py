@@ -17,8 +17,8 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.recognition import has_as
 from fineflow.adapters.core.shadows import Shadows
+from fineflow.adapters.core.trust import has_as
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langgraph import beside
 from fineflow.adapters.langgraph.beside import Around, around, inside

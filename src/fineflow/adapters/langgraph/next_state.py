@@ -11,7 +11,7 @@ from langgraph._internal._constants import NO_WRITES, RETURN, TASKS
 from langgraph.channels import BinaryOperatorAggregate, LastValue, NamedBarrierValue
 from langgraph.channels.base import BaseChannel
 
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.langgraph.node_facts import TRIGGERS
 from fineflow.adapters.lookahead import UNKNOWN
 

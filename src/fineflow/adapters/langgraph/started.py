@@ -29,7 +29,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import put, wrap_method
 from fineflow.adapters.langgraph.steps import closed_over
 from fineflow.adapters.langgraph.tool_runs import Started, setting, tool_runs_of, within

@@ -16,7 +16,8 @@ from langgraph.func import _TaskFunction
 from langgraph.graph._branch import BranchSpec
 from langgraph.pregel import Pregel
 
-from fineflow.adapters.core.recognition import called, of_package
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import called
 from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
 from fineflow.adapters.lookahead.scan import Found, codes
 from fineflow.declare import undeclared

@@ -12,7 +12,7 @@ from langgraph._internal._runnable import RunnableCallable
 from langgraph.pregel._loop import PregelLoop
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.langgraph.ahead_of_nodes import AheadOfNodes

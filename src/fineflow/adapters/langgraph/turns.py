@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.analysis.hooks import Holds
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.inner_calls.own_runs import needs_its_run
 from fineflow.adapters.langchain.lowering.list_functions import judged

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, UNKNOWN, Builder, Leaf, Record, Symbol
-from fineflow.adapters.core.recognition import OWN_CLASS
 from fineflow.adapters.core.shadows import shared_leaf
+from fineflow.adapters.core.trust import OWN_CLASS
 from fineflow.ir import PURE, Effect, Effects, Op, Ref
 
 QUERY, RETRIEVE, SYNTHESIZE = "query", "retrieve", "synthesize"

@@ -22,10 +22,11 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site, unclaimed
+from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, Finished
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through
 from fineflow.adapters.inner_calls.finder import CallFinder

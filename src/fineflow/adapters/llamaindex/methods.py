@@ -23,7 +23,9 @@ from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.core.recognition import OwnClass, called_by, keeps_state, of_application
+from fineflow.adapters.core.installers import of_application
+from fineflow.adapters.core.own_state import called_by, keeps_state
+from fineflow.adapters.core.trust import OwnClass
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.adapters.python.bytecode import decode

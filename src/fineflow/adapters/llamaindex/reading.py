@@ -29,9 +29,10 @@ from llama_index.core.tools import BaseTool, QueryEngineTool, RetrieverTool
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index.core.workflow import Workflow
 
+from fineflow.adapters.core.installers import of_application
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import NotLowered, OwnClass, believed, of_application
 from fineflow.adapters.core.snapshot import MOST, Snapshot
+from fineflow.adapters.core.trust import NotLowered, OwnClass, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.methods import believed_class
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding

@@ -17,7 +17,8 @@ from llama_index.core.prompts import BasePromptTemplate
 from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
-from fineflow.adapters.core.recognition import of_package, owner, plain
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import owner, plain
 from fineflow.adapters.lookahead.scan import Found, scan
 
 _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(

@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from fineflow.adapters.analysis import tables
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.reachable import attributes_of, reachable
 from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, PATHS, UNKNOWN, Stop, Unknown
 

@@ -18,7 +18,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.calls import SPECIAL, Named, builtin, call
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import tables
 from fineflow.adapters.analysis.values import FRESH_ANY, LAZY, SCALAR, SHARED
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.aliases import text_of
 from fineflow.adapters.lookahead.iteration import drained, elements, rest

@@ -9,7 +9,7 @@ from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import is_plain, tables
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.reachable import attributes_of
 from fineflow.adapters.lookahead.surroundings import READABLE, TextFile

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from fineflow.adapters.core.recognition import of_application, of_package
+from fineflow.adapters.core.installers import of_application, of_package
 from fineflow.adapters.python.bytecode import Instruction
 from fineflow.adapters.python.graph import graph
 from fineflow.adapters.python.inherited import inherited

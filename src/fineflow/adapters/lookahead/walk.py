@@ -14,7 +14,7 @@ from typing import Any
 import wrapt
 
 from fineflow.adapters.analysis.tables import is_plain
-from fineflow.adapters.core.recognition import of_package
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.aliases import Aliases, has_code
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.frame import Frame, arguments

@@ -16,7 +16,8 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 
-from fineflow.adapters.core.recognition import of_package, owner, same_method
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import owner, same_method
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.made_components import computes

@@ -8,7 +8,8 @@ from typing import Any
 
 from langchain_core.retrievers import BaseRetriever
 
-from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import owner
 
 _SEARCHES = ("_get_docs", "_aget_docs")
 RUNS = ("_call", "_acall")

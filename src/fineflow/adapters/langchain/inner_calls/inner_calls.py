@@ -28,10 +28,11 @@ from langchain_core.tools import BaseTool, StructuredTool, Tool
 from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned, merged
-from fineflow.adapters.core.recognition import of_package, owner
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, graph_ahead
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
 from fineflow.adapters.inner_calls.fresh_components import Fresh

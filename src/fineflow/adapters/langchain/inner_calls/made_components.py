@@ -24,7 +24,9 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import SecretStr
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.recognition import find, of_package, owner
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.recognition import find
+from fineflow.adapters.core.trust import owner
 from fineflow.adapters.langchain.inner_calls.composed import (
     MadeParallel,
     MadeSequence,

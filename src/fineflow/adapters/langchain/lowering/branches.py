@@ -11,8 +11,9 @@ from langchain_core.runnables.retry import RunnableRetry
 
 from fineflow.adapters.core.builder import MESSAGE, VALUE, Leaf, Symbol
 from fineflow.adapters.core.nested_graphs import condition, item_kind, kind_of, outside, part
-from fineflow.adapters.core.recognition import NotLowered, Row, same_method
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, same_method
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.ir import Graph, Op, Ref

@@ -19,8 +19,10 @@ from langchain_core.runnables.configurable import (
 
 from fineflow.adapters.core.batched_search import exactly
 from fineflow.adapters.core.builder import Symbol
-from fineflow.adapters.core.recognition import NotLowered, OwnClass, Row, of_package
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site, Stale
+from fineflow.adapters.core.trust import NotLowered, OwnClass
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.structure import RUN
 

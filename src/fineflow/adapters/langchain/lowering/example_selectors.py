@@ -21,8 +21,9 @@ from langchain_core.vectorstores import VectorStoreRetriever
 
 from fineflow.adapters.analysis import analyse, is_plain
 from fineflow.adapters.core.builder import TEXT, Leaf, Record, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, find
+from fineflow.adapters.core.recognition import Row, find
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, fields, plain

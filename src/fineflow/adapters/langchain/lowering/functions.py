@@ -20,8 +20,9 @@ from fineflow.adapters.analysis.keys import keys_read
 from fineflow.adapters.core.builder import MESSAGE, VALUE, Record, Symbol
 from fineflow.adapters.core.durations import brief, slow
 from fineflow.adapters.core.nested_graphs import kind_of
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering import history, routing
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised

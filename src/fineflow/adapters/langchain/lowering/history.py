@@ -17,8 +17,9 @@ from langchain_core.runnables import RunnableBinding, RunnableLambda, RunnableSe
 from langchain_core.runnables.history import RunnableWithMessageHistory
 
 from fineflow.adapters.core.builder import Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, plain
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, plain
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import declared_effects, place
 from fineflow.adapters.langchain.lowering.structure import RUN

@@ -13,8 +13,8 @@ from typing import Any
 from langchain_core.language_models import BaseLLM
 
 from fineflow.adapters.core.claiming import never
-from fineflow.adapters.core.recognition import keeps_promise
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import keeps_promise
 from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.components.chat import ChatEngine

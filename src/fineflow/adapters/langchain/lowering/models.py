@@ -11,7 +11,9 @@ from langchain_core.language_models import BaseChatModel, BaseLLM
 
 from fineflow.adapters.core.builder import MESSAGE, TEXT, Leaf, Symbol
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, of_package, plain, same_method
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.core.trust import NotLowered, believed, plain, same_method
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.components.chat import TOOLS, ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM

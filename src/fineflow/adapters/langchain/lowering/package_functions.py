@@ -19,7 +19,8 @@ from langchain_core.runnables import RunnableGenerator, RunnableLambda
 from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from fineflow.adapters.analysis import Verdict, passes_on, trusting_models
-from fineflow.adapters.core.recognition import called, of_package
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import called
 from fineflow.adapters.langchain.kernels.common import LeftToStock, plain
 from fineflow.adapters.langchain.lowering.declared import functions_of
 from fineflow.adapters.langchain.lowering.list_functions import judged

@@ -23,7 +23,8 @@ from langchain_core.output_parsers.openai_tools import (
 
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.builder import TEXT, VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.text.csv_items import CommaSeparated

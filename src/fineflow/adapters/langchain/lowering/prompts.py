@@ -23,7 +23,9 @@ from langchain_core.prompts import (
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.builder import MESSAGE, OUTER, PROMPT, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, overridden
+from fineflow.adapters.core.own_state import overridden
+from fineflow.adapters.core.recognition import Row
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.example_selectors import (
     check_selector,

@@ -14,8 +14,9 @@ from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.core.builder import OUTER, VALUE, Leaf, Symbol
 from fineflow.adapters.core.nested_graphs import Part, condition, outside, part
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, is_text
 from fineflow.adapters.langchain.lowering.structure import RUN

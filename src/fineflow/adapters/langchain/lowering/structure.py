@@ -19,8 +19,9 @@ from langchain_core.runnables.passthrough import RunnableAssign
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.core.builder import Leaf, Record, Symbol
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.declared import declared_effects, functions_of, place, promised
 from fineflow.adapters.langchain.lowering.list_functions import adds_up

@@ -14,8 +14,9 @@ from langchain_core.tools.base import _get_runnable_config_param  # private, gua
 
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.builder import Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim

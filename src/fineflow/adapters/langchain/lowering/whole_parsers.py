@@ -14,7 +14,9 @@ from langchain_core.output_parsers.openai_tools import JsonOutputToolsParser
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import NamedRow, NotLowered, Row, of_package
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.recognition import NamedRow, Row
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.python.bytecode import decode

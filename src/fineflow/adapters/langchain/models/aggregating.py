@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.outputs import ChatResult
 
-from fineflow.adapters.core.recognition import plain, same_method
+from fineflow.adapters.core.trust import plain, same_method
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
-from fineflow.adapters.core.recognition import plain, same_method
+from fineflow.adapters.core.trust import plain, same_method
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.backends import loaded

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from fineflow.adapters.core.recognition import plain, same_method
+from fineflow.adapters.core.trust import plain, same_method
 from fineflow.backends.loaded import Failed, PerObject
 from fineflow.backends.loaded_llm import Asked, LoadedLLM
 from fineflow.ir import Op

@@ -17,7 +17,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from fineflow.adapters.core import server_requests
-from fineflow.adapters.core.recognition import keeps_promise
+from fineflow.adapters.core.trust import keeps_promise
 from fineflow.runtime import servers
 from fineflow.runtime.queues.component_calls import LimitedComponent
 from fineflow.runtime.servers import Server

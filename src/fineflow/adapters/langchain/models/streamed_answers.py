@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.outputs import ChatResult
 
-from fineflow.adapters.core.recognition import owner
+from fineflow.adapters.core.trust import owner
 
 _METHODS = ("_generate", "_agenerate", "_stream", "_astream")
 # Packages of LangChain's own whose models stream what they generate.

@@ -23,7 +23,8 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.core.deferred import session_here
-from fineflow.adapters.core.recognition import of_application, same_method
+from fineflow.adapters.core.installers import of_application
+from fineflow.adapters.core.trust import same_method
 from fineflow.adapters.core.unfinished import Unfinished
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.declare import declared_external

@@ -16,7 +16,8 @@ from llama_index.core.workflow import Context, Event
 from workflows.context.state_store import InMemoryStateStore, get_by_path
 from workflows.utils import get_steps_from_class
 
-from fineflow.adapters.core.recognition import of_package, owner
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through
 from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls

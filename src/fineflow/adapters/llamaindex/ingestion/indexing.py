@@ -25,8 +25,9 @@ from llama_index.core.storage.kvstore.types import MutableMappingKVStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, believed
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches, Wanted, lower_texts, shadow_texts
 from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow_transformation, tapped

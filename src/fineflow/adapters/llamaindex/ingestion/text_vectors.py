@@ -15,8 +15,9 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.core.recognition import NotLowered, believed, keeps_state
+from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import (

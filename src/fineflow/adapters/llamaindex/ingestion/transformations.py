@@ -19,8 +19,9 @@ from llama_index.core.extractors import (
 from llama_index.core.node_parser import MetadataAwareTextSplitter, NodeParser, SentenceSplitter, TokenTextSplitter
 from llama_index.core.schema import BaseNode, Document, MetadataMode, TextNode, TransformComponent
 
-from fineflow.adapters.core.recognition import NotLowered, keeps_state
+from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop

@@ -23,8 +23,9 @@ from llama_index.core.chat_engine import (
 from llama_index.core.chat_engine.types import BaseChatEngine
 
 from fineflow.adapters.core.builder import TEXT, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import lower_retrieval, shadow_retrieval
 from fineflow.adapters.llamaindex.methods import blocks, off_loop, unblocked

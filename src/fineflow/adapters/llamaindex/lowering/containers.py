@@ -34,8 +34,10 @@ from llama_index.core.retrievers import AutoMergingRetriever, RecursiveRetriever
 from llama_index.core.tools import QueryEngineTool
 
 from fineflow.adapters.core.builder import Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, keeps_state
+from fineflow.adapters.core.own_state import keeps_state
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.lowering.index_nodes import recursing
 from fineflow.adapters.llamaindex.lowering.nonblocking import AHEAD, replace

@@ -10,8 +10,9 @@ from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 
 from fineflow.adapters.core.builder import Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import (
     QUERY,
     RETRIEVE,

@@ -16,8 +16,9 @@ from llama_index.core.indices.tree.select_leaf_embedding_retriever import TreeSe
 from llama_index.core.schema import MetadataMode
 
 from fineflow.adapters.core.builder import Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, shadow_store
 from fineflow.adapters.llamaindex.methods import method, move

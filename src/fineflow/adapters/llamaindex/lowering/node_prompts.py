@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering.node_requests import ASKERS, Asker, Handed, can_ask

@@ -27,7 +27,7 @@ from llama_index.core.response_synthesizers import CompactAndRefine, Refine, Res
 from llama_index.core.schema import MetadataMode
 from llama_index.core.types import PydanticProgramMode
 
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.kernels.answers import refined
 from fineflow.adapters.llamaindex.lowering.prompts import check_packing, check_template

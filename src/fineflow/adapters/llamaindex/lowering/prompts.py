@@ -17,7 +17,7 @@ from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, Pro
 from llama_index.core.utilities.token_counting import TokenCounter
 
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import exactly
 from fineflow.adapters.llamaindex.models.servers import Served, served, warmed

@@ -17,7 +17,7 @@ from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 from llama_index.core.selectors.llm_selectors import _build_choices_text
 
 from fineflow.adapters.core.builder import TEXT, VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
 from fineflow.adapters.llamaindex.lowering.containers import ROUTER, SUMMARIZER
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import is_search

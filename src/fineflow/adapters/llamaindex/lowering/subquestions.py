@@ -30,8 +30,8 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores.types import VectorStoreQueryResult
 
 from fineflow.adapters.core.builder import TEXT, VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.kernels.written import items_written
 from fineflow.adapters.llamaindex.lowering.containers import SUB_QUESTIONS, shadow_container

@@ -20,8 +20,9 @@ from llama_index.core.response_synthesizers import (
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 
 from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering.prompts import (

@@ -12,8 +12,8 @@ from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, believed
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, quiet, unblocked

@@ -13,8 +13,9 @@ from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core.builder import TEXT, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NotLowered, believed, keeps_state
+from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import believed_class, blocks, library_class, method, quiet, same, unblocked
 from fineflow.adapters.llamaindex.models import servers

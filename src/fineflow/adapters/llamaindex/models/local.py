@@ -12,7 +12,7 @@ import sys
 import weakref
 from typing import Any
 
-from fineflow.adapters.core.recognition import plain
+from fineflow.adapters.core.trust import plain
 from fineflow.adapters.llamaindex.methods import method
 from fineflow.adapters.llamaindex.models.cross_encoders import scorer_of
 from fineflow.backends.loaded import Failed, LoadedEmbedding, PerObject, Texts, refusal

@@ -21,8 +21,8 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from fineflow.adapters.core.batched_search import CHROMA, OneMatrix, Outcome, Together, chroma_contents
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.recognition import NotLowered
 from fineflow.adapters.core.resources import StoreEngine, any_stand, stand, standing_for
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.adapters.llamaindex.stores import postgres
 from fineflow.ir import Op

@@ -9,8 +9,10 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 
 from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Record, Symbol
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.recognition import NamedRow, NotLowered, Row, believed, keeps_promise, keeps_state
+from fineflow.adapters.core.own_state import keeps_state
+from fineflow.adapters.core.recognition import NamedRow, Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed, keeps_promise
 from fineflow.adapters.langchain.arguments import settings
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim

@@ -17,8 +17,10 @@ from langchain_core.documents import Document
 
 from fineflow.adapters.analysis import analyse, is_plain
 from fineflow.adapters.core.builder import DOCUMENTS, VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row, believed, of_package
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim

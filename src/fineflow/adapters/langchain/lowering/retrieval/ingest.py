@@ -19,8 +19,8 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import believed
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import believed
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import LeftToStock

@@ -12,8 +12,9 @@ from typing import Any
 from langchain_core.documents import Document
 
 from fineflow.adapters.core.builder import DOCUMENTS, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering.retrieval.retrievers import query_of
 from fineflow.adapters.langchain.lowering.structure import RUN

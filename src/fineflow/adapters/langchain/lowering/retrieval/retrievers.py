@@ -16,8 +16,10 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record, Symbol
 from fineflow.adapters.core.devices import engine_on, store_on
-from fineflow.adapters.core.recognition import NotLowered, OwnClass, Row, believed, held, of_package
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.recognition import Row, held
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, OwnClass, believed
 from fineflow.adapters.core.unfinished import unfinished
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.claims import aclaim, claim

@@ -18,8 +18,9 @@ from llama_index.core.schema import QueryBundle
 from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 
 from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
-from fineflow.adapters.core.recognition import NamedRow, NotLowered, believed
+from fineflow.adapters.core.recognition import NamedRow
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, is_search, lower_search
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, move

@@ -9,8 +9,9 @@ from typing import Any
 from llama_index.core.retrievers import QueryFusionRetriever
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Symbol
-from fineflow.adapters.core.recognition import NotLowered, Row
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.kernels.written import items_written
 from fineflow.adapters.llamaindex.lowering.containers import container_of

@@ -15,8 +15,9 @@ from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.builder import DOCUMENTS, VALUE, Leaf, Symbol
 from fineflow.adapters.core.devices import store_on
-from fineflow.adapters.core.recognition import NotLowered, Row, believed
+from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.core.unfinished import unfinished
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, unblocked

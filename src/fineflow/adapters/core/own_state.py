@@ -1,0 +1,76 @@
+"""Tells whether code of the user's, which a package's methods call, keeps state in the object that it belongs to."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Set
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from fineflow.adapters.core.installers import of_application
+from fineflow.adapters.python.bytecode import assigned
+
+_MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init", "__init_subclass__", "__set_name__"})
+
+_BY_NAME = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars"})
+
+
+def keeps_state(kind: Any, but_in: Set[str] = frozenset()) -> bool:
+    """Returns True if code of the user's, which methods of a package may call, assigns to attributes of its object.
+
+    It is in methods that override one of a package's class, and in methods that these call. A copy would share what the
+    attributes hold, but not what is assigned to them. but_in: methods that are not called on the copy.
+    """
+    return not _assigning(kind) <= but_in
+
+
+@functools.lru_cache(maxsize=1024)
+def _assigning(kind: Any) -> Set[str]:
+    """Returns the names of the methods that do so."""
+    own = [each for each in kind.__mro__ if of_application(each.__module__)]
+    names = called_by(kind, overridden(kind))
+    return {name for name in names for each in own if any(map(_assigns, _functions(vars(each).get(name))))}
+
+
+def overridden(kind: Any) -> Set[str]:
+    """Returns the names of methods and properties of packages' classes that classes of the user's override."""
+    own = [each for each in kind.__mro__ if of_application(each.__module__)]
+    known = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
+    return {name for each in own for name in vars(each).keys() & known if any(_functions(vars(each)[name]))}
+
+
+def called_by(kind: Any, names: Set[str]) -> Set[str]:
+    """Returns the attributes of a class of these names, and those that their code names."""
+    seen, todo = set[str](), [*names]
+    while todo:
+        if (name := todo.pop()) not in seen:
+            seen.add(name)
+            functions = [func for each in kind.__mro__ for func in _functions(vars(each).get(name))]
+            todo += [other for func in functions for other in func.__code__.co_names]
+    return seen
+
+
+def _functions(found: Any) -> Iterator[FunctionType]:
+    """Yields the functions in an attribute of a class: of a method, a property, and in wrappers."""
+    todo = [getattr(found, name, None) for name in ("fget", "fset", "func")] + [found]
+    seen = set[int]()
+    while todo:
+        each = todo.pop()
+        if id(each) in seen or not callable(each):
+            continue
+        seen.add(id(each))
+        todo.append(getattr(each, "__wrapped__", None))
+        if isinstance(each, FunctionType):
+            todo += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+            yield each
+
+
+def _assigns(func: FunctionType) -> bool:
+    """Returns True for a function of the user's that assigns to attributes of its first argument."""
+    codes = [func.__code__] if of_application(str(func.__globals__.get("__name__"))) else []
+    own = (func.__code__.co_varnames or ("",))[0]
+    for code in codes:
+        if not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)):
+            return True
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+    return False
