@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+from asyncio.events import _get_running_loop
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import fineflow
@@ -45,6 +47,35 @@ def counting(kind: Any, name: str) -> Any:
         self.calls += 1
         return await getattr(super(made, self), name)(*args, **kwargs)
 
+    made = _overriding(kind, name, count, acount)
+    return made
+
+
+_noted: list[bool] = []
+_calls = ContextVar("calls", default=0)
+
+
+def _note() -> None:
+    _noted.append(_get_running_loop() is not None)
+    _calls.set(_calls.get() + 1)
+
+
+def noting(kind: Any, name: str) -> Any:
+    """Returns a subclass one of whose methods notes whether it runs on an event loop, and counts in its context."""
+
+    def count(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _note()
+        return getattr(super(made, self), name)(*args, **kwargs)
+
+    async def acount(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _note()
+        return await getattr(super(made, self), name)(*args, **kwargs)
+
+    made = _overriding(kind, name, count, acount)
+    return made
+
+
+def _overriding(kind: Any, name: str, count: Any, acount: Any) -> Any:
     method = inspect.unwrap(inspect.getattr_static(kind, name))
     mine: Any = acount if inspect.iscoroutinefunction(method) else count
     mine.__signature__ = inspect.signature(method)  # LangChain looks at it
@@ -60,23 +91,28 @@ def assert_same_counts(
     shown: Callable[[Any], Any],
     kinds: tuple[type, ...],
     packages: tuple[str, ...],
+    subclass: Callable[[Any, str], Any] = counting,
     **options: Any,
 ) -> None:
     """Overrides methods of parts of an app, one at a time, until stock has called some: values and counts are equal.
 
-    shown: what counts of a value.
+    shown: what counts of a value. subclass: makes the class with the method; ``noting`` compares where it runs, too.
     """
 
-    def ran(at: int, method: str, *, optimized: bool) -> tuple[Any, int]:
+    async def result(given: Any) -> tuple[Any, int]:
+        return await given, _calls.get()
+
+    def ran(at: int, method: str, *, optimized: bool) -> tuple[Any, ...]:
         app = make()
         part = parts_of(app, kinds, packages)[at]
         kind = type(part)
-        object.__setattr__(part, "__class__", counting(kind, method))
+        object.__setattr__(part, "__class__", subclass(kind, method))
         vars(part)["calls"] = 0
         called = getattr(fineflow.optimize(app, strict=True, **options) if optimized else app, entry)
-        found = asyncio.run(called(given)) if entry.startswith("a") else called(given)
+        _noted.clear()
+        found, told = asyncio.run(result(called(given))) if entry.startswith("a") else (called(given), 0)
         object.__setattr__(part, "__class__", kind)  # it may be a default of the package
-        return shown(found), vars(part).pop("calls")
+        return vars(part).pop("calls") or len(_noted), shown(found), told, _noted.copy()
 
     parts: Sequence[Any] = parts_of(make(), kinds, packages)
     pairs = [(at, method) for at, part in enumerate(parts) for method in methods_of(type(part), packages)]
@@ -84,7 +120,7 @@ def assert_same_counts(
     counted = 0
     for at, method in pairs:
         stock = ran(at, method, optimized=False)
-        if stock[1]:
+        if stock[0]:
             assert ran(at, method, optimized=True) == stock, f"{type(parts[at]).__name__}.{method}"
             counted += 1
         if counted == SAMPLE:

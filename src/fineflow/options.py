@@ -89,6 +89,11 @@ class Options:
     trust_tools: Any = None
     waste: float | None = None
 
+    @property
+    def trusting(self) -> bool:
+        """True if the user's own classes are believed to do what their interfaces say."""
+        return self.assume_pure or self.trust == "interfaces"
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "passes", checked(self.passes))
         for switch in ("strict", "assume_pure", "eager", "stream_answers"):

@@ -46,6 +46,8 @@ from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from sqlalchemy import Column, Integer, MetaData, String, Table, create_engine, insert
 
+import fineflow
+
 BOTH = json.dumps([{"choice": 1, "reason": "north"}, {"choice": 2, "reason": "south"}])
 ONE = json.dumps([{"choice": 1, "reason": "north"}])
 ASKED = json.dumps(
@@ -87,6 +89,7 @@ class Parts:
         return get_response_synthesizer(llm=self.llm(answer), callback_manager=self.manager, response_mode=mode)
 
 
+@fineflow.external
 class Evaluator(BaseEvaluator):
     """Passes the second answer."""
 
@@ -115,6 +118,7 @@ class Plain(CustomQueryEngine):
         return f"said of {query_str}"
 
 
+@fineflow.external
 class SlowGraph(SimpleGraphStore):
     """A graph store that answers queries."""
 
@@ -128,6 +132,7 @@ class SlowGraph(SimpleGraphStore):
         return "towns and bridges"
 
 
+@fineflow.external
 class SlowDatabase(SQLDatabase):
     """A database that takes a while."""
 
@@ -195,7 +200,9 @@ def by_nodes(parts: Parts) -> Any:
     node = TextNode(id_="north", text="about the bridge", metadata={"tool_name": "north"})
     context = StorageContext.from_defaults(vector_store=parts.store())
     held = VectorStoreIndex([node], embed_model=parts.embedding(), storage_context=context)
-    return RetrieverRouterQueryEngine(held.as_retriever(), lambda node: engine, callback_manager=parts.manager)
+    return RetrieverRouterQueryEngine(
+        held.as_retriever(), fineflow.pure(lambda node: engine), callback_manager=parts.manager
+    )
 
 
 def composed(parts: Parts) -> Any:

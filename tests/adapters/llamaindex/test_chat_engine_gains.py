@@ -176,6 +176,7 @@ def test_searches_of_a_turn_are_side_by_side(entry: str) -> None:
 # The event loop
 
 
+@fineflow.external
 class SlowMemory(ChatMemoryBuffer):
     """Its async methods are the sync ones, as in many a memory that somebody wrote."""
 
@@ -221,6 +222,7 @@ def test_the_event_loop_is_not_held(kind: str, entry: str) -> None:
     assert held(lambda: turn(stock), warm=False).seconds >= 0.5
 
 
+@fineflow.external
 class SlowStore(FakeStore):
     async def aquery(self, query: Any, **kwargs: Any) -> Any:
         return self.query(query, **kwargs)

@@ -123,6 +123,7 @@ def test_sync_components_do_not_hold_the_event_loop(mode: str, entry: str) -> No
     assert held(lambda: getattr(stock, entry)(QueryBundle(QUESTION), *args[1:]), warm=False).seconds >= 0.5
 
 
+@fineflow.external
 class _BlockingStore(FakeStore):
     """Its async method is the sync one, as in most stores."""
 

@@ -230,6 +230,7 @@ def test_a_failure_ends_what_runs_ahead() -> None:
     assert len(store.calls) == 1
 
 
+@fineflow.external
 class Slow(TransformComponent):
     """A step that works on the event loop."""
 
@@ -255,6 +256,7 @@ def test_async_runs_do_not_block_the_event_loop() -> None:
 _turn = threading.Lock()
 
 
+@fineflow.external
 class BlockingText(BlockingEmbedding):
     """Embeds texts on the event loop, one after the other."""
 
@@ -267,6 +269,7 @@ class BlockingText(BlockingEmbedding):
         return super()._get_text_embedding(text)
 
 
+@fineflow.external
 class SlowStore(SimpleVectorStore):
     """Adds on the event loop."""
 

@@ -32,7 +32,7 @@ from retriever_shapes import SHAPES, Fakes
 import fineflow
 from fineflow.testing import virtual_threads
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM, FakeStore
-from own_state import assert_same_counts
+from own_state import assert_same_counts, noting
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +74,17 @@ def test_what_methods_of_parts_of_engines_assign_is_kept(name: str, entry: str, 
 @pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"bm25", "keyword_rake"}))  # of other packages
 def test_what_methods_of_parts_of_retrievers_assign_is_kept(name: str, entry: str) -> None:
     assert_same_counts(lambda: SHAPES[name](Fakes()), entry, QUESTION, shown, KINDS, PACKAGES)
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES.keys() - {"the user's own"}))
+def test_methods_of_parts_of_engines_run_where_they_run_in_stock(name: str, tmp_path: Path) -> None:
+    make = lambda: ENGINES[name](engine_parts(tmp_path))  # noqa: E731
+    assert_same_counts(make, "aquery", QUESTION, shown, KINDS, PACKAGES, noting)
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES.keys() - {"bm25", "keyword_rake"}))  # of other packages
+def test_methods_of_parts_of_retrievers_run_where_they_run_in_stock(name: str) -> None:
+    assert_same_counts(lambda: SHAPES[name](Fakes()), "aretrieve", QUESTION, shown, KINDS, PACKAGES, noting)
 
 
 class Budget(CustomLLM):

@@ -34,6 +34,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.types import PydanticProgramMode
 from processor_shapes import ASKING, engine_with, linked, model, optimized, said
 
+import fineflow
 from fineflow.llamaindex import EngineReranker
 from fineflow.testing import virtual_threads
 from fineflow.testing.engines import GatedBatches
@@ -185,6 +186,7 @@ def test_sync_models_do_not_hold_the_event_loop(case: str) -> None:
     assert seen.seconds < 0.05, f"{seen.by} held the loop for {seen.seconds:.3f} s"
 
 
+@fineflow.external
 class Sleeping(BaseNodePostprocessor):
     """A postprocessor of the user's own, whose async method does all of its work on the event loop."""
 
@@ -197,7 +199,7 @@ class Sleeping(BaseNodePostprocessor):
 
 
 @watched
-def test_a_postprocessor_of_the_users_does_not_hold_the_event_loop() -> None:
+def test_a_declared_postprocessor_of_the_users_does_not_hold_the_event_loop() -> None:
     engine = optimized(LongContextReorder(), Sleeping())
     seen = held(lambda: engine.aquery(QUESTION))
     assert len(seen.value.source_nodes) == 2

@@ -118,7 +118,7 @@ def nested(store: Any, depth: int) -> Any:
         plain = Plain(find)
         limit(plain, at_once=1)
         found = QueryFusionRetriever([found, plain], llm=model("river"), num_queries=2, use_async=False)
-    return fineflow.optimize(found)
+    return fineflow.optimize(found, trust="interfaces")
 
 
 @pytest.mark.parametrize("entry", ["retrieve", "aretrieve"])

@@ -109,6 +109,7 @@ def test_the_event_loop_is_not_held(name: str) -> None:
     assert seen.seconds < 0.05, f"{seen.by} held the loop for {seen.seconds:.3f} s"
 
 
+@fineflow.external
 class Own(Generation):
     """A synthesizer of the user's, which does its work on the event loop."""
 

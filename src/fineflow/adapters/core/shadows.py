@@ -205,6 +205,11 @@ class Site:
         return self.shadows.sync
 
     @property
+    def options(self) -> Options:
+        """The user's options."""
+        return self.shadows.options
+
+    @property
     def graph(self) -> Graph:
         """The p-graph of the plan."""
         return self.shadows.plan.p_graph

@@ -7,16 +7,13 @@ observable. The shadow that stock runs has the same wrappers around a claim, so 
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CellType, CodeType, FunctionType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import wrapt
 from llama_index.core.llms import callbacks
@@ -24,17 +21,15 @@ from llama_index.core.llms import callbacks
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.installers import of_application
-from fineflow.adapters.core.own_state import called_by, keeps_state
+from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.trust import OwnClass
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
-from fineflow.adapters.llamaindex.thread_affinity import stays
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.adapters.python.bytecode import decode
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.loop.workers import in_thread
-from fineflow.runtime.queues.permits import Permit, PermitPool, PermitRequest, holds_permit
-from fineflow.runtime.queues.policy import fifo
 
 _TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instrument"})
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
@@ -164,45 +159,32 @@ def _awaits_nothing(function: FunctionType) -> bool:
 
 
 async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs an async function that awaits nothing in a worker thread, in a copy of the current context.
+    """Runs an async function that awaits nothing: in a worker thread, in a copy of the current context, if it may.
 
-    It is a method, or takes its object first. What is known of the classes decides whether their calls may overlap:
-    others run one at a time, in the order in which they are made, as on an event loop that they block. Cancelling the
-    caller takes effect at once; the thread stops at its next claim or request. A call inside of a limited one does not
-    wait for its turn: its holder may wait for that.
+    It is a method, or takes its object first; that decides (``may_leave``). Cancelling the caller takes effect at once;
+    the thread stops at its next claim or request.
     """
-    owner, scope = getattr(function, "__self__", args[0] if args else None), Scope()
+    here, owner = under_way.get(), getattr(function, "__self__", args[0] if args else None)
+    if not may_leave(owner, here is not None and here.shadows.options.trusting):
+        return await function(*args, **kwargs)
+    return await in_worker(function, *args, **kwargs)
+
+
+async def in_worker(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """``unblocked``, for code of which it is known that it may leave the event loop."""
+    scope = Scope()
 
     def work() -> Any:
         with scope.inside():
             return finished(function(*args, **kwargs))
 
     try:
-        async with nullcontext() if holds_permit() or _may_overlap(owner) else _turn():
-            return await in_thread(work)
+        return await in_thread(work)
     except BaseException:
         scope.stop()
         raise
     finally:
         scope.close()
-
-
-def _may_overlap(obj: Any) -> bool:
-    options = None if (here := under_way.get()) is None else here.shadows.options
-    if options is not None and (options.assume_pure or options.trust == "interfaces"):
-        return True
-    return all(packaged(each) or declared_external(each) for each in type(obj).__mro__)
-
-
-def _turn() -> Permit:
-    """Returns the permit for a call of undeclared code, of which one is made at a time on an event loop."""
-    loop = asyncio.get_running_loop()
-    if (pool := _turns.get(loop)) is None:
-        pool = _turns[loop] = PermitPool(1, fifo)
-    return Permit(pool)
-
-
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, PermitPool[PermitRequest]] = WeakKeyDictionary()
 
 
 def finished(coroutine: Any) -> Any:
@@ -274,39 +256,35 @@ def exactly(obj: Any, *kinds: type) -> bool:
     return type(obj) in kinds and not any(callable(getattr(type(obj), name, None)) for name in vars(obj))
 
 
-def off_loop(obj: Any, name: str) -> Any:
+def off_loop(obj: Any, name: str, trusting: bool) -> Any:
     """Returns a copy of an object whose async method ``name`` runs in a thread, on the object itself.
 
-    Returns the object itself if the method does not block, the object has to stay in the caller's thread, or other
-    methods of the user's change it.
+    Returns the object itself if the method does not block, or the object has to stay in the caller's thread.
     """
-    found, kind = method(type(obj), name), type(obj)
-    if (
-        found is None
-        or name in vars(obj)
-        or not blocks(kind, name)
-        or stays(obj)
-        or keeps_state(kind, called_by(kind, {name}))
-    ):
+    found = method(type(obj), name)
+    if found is None or name in vars(obj) or not blocks(type(obj), name) or not may_leave(obj, trusting):
         return obj
     function, made = found.function, copy.copy(obj)
 
     async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await unblocked(function, obj, *args, **kwargs)
+        return await in_worker(function, obj, *args, **kwargs)
 
     made.__dict__[name] = found.around(made, run)
     return made
 
 
 def move(made: Any, name: str) -> None:
-    """Makes the async method ``name`` of a copy run in a thread, on the copy, if it blocks the event loop."""
+    """Makes the async method ``name`` of a copy run in a thread, on the copy, if it blocks the event loop.
+
+    For objects that may leave the event loop.
+    """
     found = method(type(made), name)
     if found is None or name in vars(made) or not blocks(type(made), name):
         return
     function = found.function
 
     async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await unblocked(function, made, *args, **kwargs)
+        return await in_worker(function, made, *args, **kwargs)
 
     made.__dict__[name] = found.around(made, run)
 
@@ -343,7 +321,7 @@ async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: An
     if sync:
         return await in_thread(lambda: function(component, *args, **kwargs))
     if blocks(type(component), _async_name(name)):
-        return await unblocked(function, component, *args, **kwargs)
+        return await in_worker(function, component, *args, **kwargs)
     return await function(component, *args, **kwargs)
 
 

@@ -30,6 +30,7 @@ from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
 from fineflow.adapters.llamaindex.reading import refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.adapters.llamaindex.user_functions import calls_components, calls_in, functions_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
@@ -101,7 +102,7 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     follows = {
         "parts": parts or any(map(parts_run_ahead, objects)),
         "links": any(map(follows_links, objects)),
-        "threads": not way.sync and _blocking(obj, used),
+        "threads": not way.sync and _blocking(obj, used, lowered.options.trusting),
         "queues": any(map(queued, used)),
         "inside": any(map(calls_components, used)),
         "limits": any(map(has_limit, used)),
@@ -152,10 +153,10 @@ def _components(obj: Any, part: str) -> Iterator[Any]:
         yield from components_of(ROWS, each)
 
 
-def _blocking(obj: Any, used: Iterable[Any]) -> bool:
-    """Returns True if an async call would block the event loop."""
+def _blocking(obj: Any, used: Iterable[Any], trusting: bool) -> bool:
+    """Returns True if an async call would block the event loop with work that may leave it."""
     names = (*_ASYNC, *_INGESTING) if ingests(obj) else _ASYNC
-    return any(blocks(type(each), name) for each in used for name in names)
+    return any(blocks(type(each), name) and may_leave(each, trusting) for each in used for name in names)
 
 
 def _pays(p: Primitive, sync: bool) -> bool:

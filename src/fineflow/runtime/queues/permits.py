@@ -199,11 +199,6 @@ class Permit:
     async def __aexit__(self, *_: object) -> None:
         self.release()
 
-    @property
-    def used(self) -> bool:
-        """True if it is held, and not lent."""
-        return self.active and not self._loans
-
     def lend(self) -> bool:
         """Lends the permit to the pool until it is reclaimed as often as it was lent. Returns False if none is held."""
         with self._lock:
@@ -255,14 +250,6 @@ class Permit:
 
 _innermost: ContextVar[Permit | None] = ContextVar("fineflow_permit", default=None)
 """Permit that was acquired last around the current code."""
-
-
-def holds_permit() -> bool:
-    """Returns True if one is held around the current code, and not lent."""
-    permit = _innermost.get()
-    while permit is not None and not permit.used:
-        permit = permit.outer
-    return permit is not None
 
 
 def lend_permits() -> list[Permit]:

@@ -117,7 +117,9 @@ class OptimizedTool(Optimized):
     async def acall(self, *args: Any, **kwargs: Any) -> Any:
         made = self._self_copy()
         if isinstance(made, RetrieverTool):
-            made._node_postprocessors = [off_loop(each, "_apostprocess_nodes") for each in made._node_postprocessors]
+            made._node_postprocessors = [
+                off_loop(each, "_apostprocess_nodes", self._self_options.trusting) for each in made._node_postprocessors
+            ]
         return await made.acall(*args, **kwargs)
 
     def _self_copy(self) -> Any:

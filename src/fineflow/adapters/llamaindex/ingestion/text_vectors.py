@@ -25,6 +25,7 @@ from fineflow.adapters.llamaindex.methods import (
     believed_class,
     blocks,
     called,
+    in_worker,
     method,
     quiet,
     same,
@@ -32,6 +33,7 @@ from fineflow.adapters.llamaindex.methods import (
 )
 from fineflow.adapters.llamaindex.models.embeddings import engine_name
 from fineflow.adapters.llamaindex.models.local import encoder_of
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution
@@ -256,7 +258,9 @@ def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
 
     In async calls its methods do not block the event loop; those that would run in threads, one at a time as in stock.
     """
-    if not isinstance(model, BaseEmbedding) or (wanted is None and keeps_state(type(model))):
+    if not isinstance(model, BaseEmbedding):
+        return model
+    if wanted is None and (keeps_state(type(model)) or not may_leave(model, site.options.trusting)):
         return model
     kind, made, held, sync = type(model), model.model_copy(), {}, site.sync
     names: Iterable[str] = _asked(kind, sync) if _local(model) is None else _INNER[:1]
@@ -305,6 +309,6 @@ def _aclaiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted)
 def _in_turn(made: Any, function: Any, turn: asyncio.Lock) -> Any:
     async def embed(_: Any, given: Any) -> Any:
         async with turn:
-            return await unblocked(function, made, given)
+            return await in_worker(function, made, given)
 
     return embed

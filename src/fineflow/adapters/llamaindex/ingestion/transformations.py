@@ -130,7 +130,7 @@ def shadow_transformation(transform: Any, site: Site, batches: TextBatches | Non
     if asks and model_known(llm := getattr(transform, "llm", None)):
         made = transform.model_copy() if made is transform else made
         made.__dict__["llm"] = shadow_llm(llm, site)
-    return off_loop(off_loop(made, "_aparse_nodes"), "acall")
+    return off_loop(off_loop(made, "_aparse_nodes", site.options.trusting), "acall", site.options.trusting)
 
 
 def _tapped_splitter(parser: Any, batches: TextBatches, whole: bool) -> Any:

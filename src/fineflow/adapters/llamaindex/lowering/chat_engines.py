@@ -161,7 +161,7 @@ def _lower_other(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 
 def _shadow_other(engine: Any, site: Site) -> Any:
-    return engine if site.sync else off_loop(engine, "achat")
+    return engine if site.sync else off_loop(engine, "achat", site.options.trusting)
 
 
 def _components(engine: Any) -> Iterator[Any]:

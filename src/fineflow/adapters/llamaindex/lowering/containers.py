@@ -45,7 +45,7 @@ from fineflow.adapters.llamaindex.lowering.postprocessors import shadow_postproc
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING
 from fineflow.adapters.llamaindex.methods import move
 from fineflow.adapters.llamaindex.models.llms import in_turn, model_known, shadow_llm
-from fineflow.adapters.llamaindex.thread_affinity import stays
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 
 SUMMARIZER = "summarizer"
 _QUERYING = ("query", "aquery", "_query", "_aquery")
@@ -124,7 +124,7 @@ def shadow_container(obj: Any, site: Site) -> Any:
     for name in row.models:
         if model_known(llm := getattr(obj, name)):
             made.__dict__[name] = shadow_llm(llm, site.part(name))
-    if not stays(obj):
+    if may_leave(obj, site.options.trusting):
         _moved(made)
     return made
 

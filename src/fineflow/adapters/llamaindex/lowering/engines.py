@@ -63,7 +63,7 @@ def _shadow_other(engine: Any, site: Site) -> Any:
     looking_through(engine, site)
     if site.sync:
         return engine
-    return off_loop(engine, _CUSTOM if isinstance(engine, CustomQueryEngine) else _OWN_ASYNC)
+    return off_loop(engine, _CUSTOM if isinstance(engine, CustomQueryEngine) else _OWN_ASYNC, site.options.trusting)
 
 
 _OWN_ASYNC, _CUSTOM = "_aquery", "acustom_query"

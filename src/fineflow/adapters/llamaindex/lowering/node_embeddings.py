@@ -23,6 +23,7 @@ from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, shadow_store
 from fineflow.adapters.llamaindex.methods import method, move
 from fineflow.adapters.llamaindex.models.embeddings import begin_texts, shadow_embedding
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 
 
 def _shadow_comparing(given: str, retriever: Any, site: Site) -> Any:
@@ -31,11 +32,12 @@ def _shadow_comparing(given: str, retriever: Any, site: Site) -> Any:
     made._embed_model = shadow_embedding(retriever._embed_model, site)
     if "_vector_store" in vars(retriever):
         made._vector_store = shadow_store(retriever._vector_store, site)
-    if given:
+    leaves = site.sync or may_leave(retriever, site.options.trusting)
+    if given and leaves:
         found = method(type(retriever), given)
         assert found is not None
         made.__dict__[given] = found.around(made, _given(made, found.function, retriever._embed_model, site))
-    if not site.sync:
+    if leaves and not site.sync:
         move(made, "_aretrieve")
     return made
 

@@ -54,7 +54,7 @@ def _shadow(processor: Any, site: Site) -> Any:
         return shadow_cross_encoder(processor, scorer, site)
     looking_through(processor, site)
     processor = in_turn(processor, site)
-    return processor if site.sync else off_loop(processor, "_apostprocess_nodes")
+    return processor if site.sync else off_loop(processor, "_apostprocess_nodes", site.options.trusting)
 
 
 def queued(processor: Any) -> bool:

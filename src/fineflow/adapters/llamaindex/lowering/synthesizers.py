@@ -217,7 +217,7 @@ def _shadow_other(synthesizer: Any, site: Site) -> Any:
     if site.sync:
         return found
     if not as_written(found, Generation, *_RESPONDING) or not model_known(found._llm):
-        return off_loop(found, "aget_response")
+        return off_loop(found, "aget_response", site.options.trusting)
     made = copy.copy(found)
     made._llm = shadow_llm(found._llm, site.part("llm"))
     return made

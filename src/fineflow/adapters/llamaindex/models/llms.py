@@ -17,9 +17,18 @@ from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.methods import believed_class, blocks, library_class, method, quiet, same, unblocked
+from fineflow.adapters.llamaindex.methods import (
+    believed_class,
+    blocks,
+    in_worker,
+    library_class,
+    method,
+    quiet,
+    same,
+)
 from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
@@ -168,7 +177,7 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     if not name.startswith("a"):
         return await in_thread(lambda: function(llm, *args, **kwargs))
     if blocks(type(llm), name):
-        return await unblocked(function, llm, *args, **kwargs)
+        return await in_worker(function, llm, *args, **kwargs)
     return await function(llm, *args, **kwargs)
 
 
@@ -176,9 +185,9 @@ def shadow_llm(llm: Any, site: Site) -> Any:
     """Returns a copy of an LLM whose methods claim; its async methods do not block the event loop.
 
     Returns the LLM itself if it takes one call at a time: blocking the loop is what serializes its calls. Likewise if
-    calls change it.
+    calls may change it.
     """
-    if one_at_a_time(llm) or keeps_state(type(llm)):
+    if one_at_a_time(llm) or keeps_state(type(llm)) or not may_leave(llm, site.options.trusting):
         return llm
     site.reads(llm)
     if servers.speaks(llm):
@@ -223,7 +232,7 @@ def _claiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> 
 
 
 def _aclaiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
-    own = unblocked if blocks(type(llm), name) else _plainly
+    own = in_worker if blocks(type(llm), name) else _plainly
 
     async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
         return (await site.aclaim(_key(name, args, kwargs), lambda: own(function, llm, *args, **kwargs)))[1]
@@ -237,7 +246,7 @@ async def _plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 def _in_thread(obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await unblocked(function, obj, *args, **kwargs)
+        return await in_worker(function, obj, *args, **kwargs)
 
     return call
 

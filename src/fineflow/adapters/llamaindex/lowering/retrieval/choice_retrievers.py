@@ -27,6 +27,7 @@ from fineflow.adapters.llamaindex.lowering.prompts import check_template
 from fineflow.adapters.llamaindex.methods import exactly, move
 from fineflow.adapters.llamaindex.models.embeddings import query_text
 from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, model_known, request, shadow_llm
+from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution
@@ -41,6 +42,7 @@ def _lower_selecting(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
         raise NotLowered("its nodes are formatted by a function of your own")
     if retriever._parse_choice_select_answer_fn is not default_parse_choice_select_answer_fn:
         raise NotLowered("its answers are parsed by a function of your own, which no later request may overtake")
+    check_may_leave(retriever, b)
     check_template(retriever._choice_select_prompt)
     store = retriever._index.docstore
     if not (exactly(store, SimpleDocumentStore) and exactly(store._kvstore, SimpleKVStore)):
@@ -98,7 +100,7 @@ def _shadow_selecting(retriever: Any, site: Site) -> Any:
     made = copy.copy(retriever)
     if model_known(retriever._llm):
         made._llm = shadow_llm(retriever._llm, site.part("llm"))
-    if not site.sync:
+    if not site.sync and may_leave(retriever, site.options.trusting):
         move(made, "_aretrieve")
     return made
 

@@ -27,6 +27,7 @@ from fineflow.adapters.llamaindex.methods import as_written, believed_class, met
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
 from fineflow.adapters.llamaindex.models.llms import model_effects
 from fineflow.adapters.llamaindex.stores.searches import check_store, counted
+from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
@@ -50,6 +51,8 @@ def lower_known(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuilde
 
     Raises NotLowered if the retriever may be, or call, user code.
     """
+    if not is_search(retriever):
+        check_may_leave(retriever, b)
     if (row := direct_of(retriever)) is not None:
         return _lower_direct(retriever, row, query, b), None
     if is_search(retriever):
@@ -151,7 +154,7 @@ def _shadow_direct(retriever: Any, site: Site) -> Any:
         return site.claim(query_bundle.query_str, mine)[1]
 
     made.__dict__["_retrieve"] = found.around(made, own)
-    if not site.sync:
+    if not site.sync and may_leave(retriever, site.options.trusting):
         move(made, "_aretrieve")
     return made
 

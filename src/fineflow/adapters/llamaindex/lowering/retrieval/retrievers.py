@@ -26,7 +26,6 @@ from fineflow.adapters.llamaindex.lowering.retrieval.direct_retrievers import ME
 from fineflow.adapters.llamaindex.lowering.retrieval.query_vector_order import in_turn
 from fineflow.adapters.llamaindex.methods import as_written, off_loop
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
-from fineflow.adapters.llamaindex.thread_affinity import stays
 from fineflow.runtime.queues.component_calls import has_limit
 
 
@@ -63,7 +62,7 @@ def _lower_other(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
 
 def _shadow_other(retriever: Any, site: Site) -> Any:
     looking_through(retriever, site)
-    return retriever if site.sync or stays(retriever) else off_loop(retriever, "_aretrieve")
+    return retriever if site.sync else off_loop(retriever, "_aretrieve", site.options.trusting)
 
 
 _SHADOWS: dict[type, Callable[[Any, Site], Any]] = {
