@@ -89,6 +89,7 @@ class Services:
         return [QueryEngineTool.from_defaults(each, name=f"tool{i}", description="it") for i, each in enumerate(made)]
 
 
+@fineflow.external
 class _BlockingStore(FakeStore):
     """Store whose async method calls the sync one, as in most stores."""
 
