@@ -195,6 +195,8 @@ def _gain(
     known = now.known and then.known and now.seconds > 0
     done = [note.reason for note in shown.p_graph.notes if note.done]
     more = [f"{n.where}: {n.reason}" for n in other.p_graph.notes if n.done and n.reason not in done]
+    new = [remark.rstrip(".") for remark in other.remarks if remark not in shown.remarks]
+    more += [remark[0].lower() + remark[1:] for remark in new]
     steps = len(starts_early(other.e_graph, other.p_graph)) - len(starts_early(shown.e_graph, shown.p_graph))
     return Gain(now.seconds - then.seconds if known and not more else None, steps, tuple(more))
 

@@ -18,7 +18,8 @@ from llama_index.core.indices.query.query_transform.base import IdentityQueryTra
 from llama_index.core.prompts import PromptTemplate
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.response_synthesizers import ResponseMode, get_response_synthesizer
-from llama_index.core.retrievers import QueryFusionRetriever
+from llama_index.core.retrievers import BaseRetriever, QueryFusionRetriever
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
 
@@ -252,3 +253,18 @@ def test_prefills_say_what_was_cached_already() -> None:
     assert re.fullmatch(r"\d{3} of \d{4} tokens prefilled", first[refined].warmed[0])  # the rules are cached by then
     assert second[begun].warmed == ("cached already: 384 of 384 tokens",)
     assert re.fullmatch(r"cached already: (\d{4}) of \1 tokens", second[refined].warmed[0])
+
+
+class Lines(BaseRetriever):
+    """A retriever of the user's, which works on the event loop."""
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return scored()[:1]
+
+
+def test_names_classes_of_the_users_that_block_the_event_loop() -> None:
+    llm = FakeLLM(answers=answer)
+    plan = str(fineflow.explain(RetrieverQueryEngine.from_args(Lines(), llm=llm, response_mode=ResponseMode.COMPACT)))
+    assert re.search(r"fineflow.external\(Lines\)\s+gains: work with which stock's aquery would block", plan)
+    trusted = fineflow.optimize(RetrieverQueryEngine.from_args(Lines(), llm=llm), trust="interfaces")
+    assert "external(Lines)" not in str(fineflow.explain(trusted))

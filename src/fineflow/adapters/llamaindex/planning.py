@@ -14,6 +14,7 @@ from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.recognition import Row, components_of, find
 from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.core.trust import OwnClass
 from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, SYNTHESIZE, IndexBuilder, Way, asked_for
 from fineflow.adapters.llamaindex.ingestion import document_qa, indexing
@@ -30,7 +31,7 @@ from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
 from fineflow.adapters.llamaindex.reading import refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared_classes
 from fineflow.adapters.llamaindex.user_functions import calls_components, calls_in, functions_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
@@ -89,6 +90,8 @@ def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
             for found in inside:
                 found.components.pop("self", None)
             note_calls(b, inside, refused_by(options), number)
+    if not way.sync:
+        _note_blocking(obj, way, b, options.trusting)
     inputs = ("input", "nodes") if given else ("input",)
     return Graph(tuple(b.primitives), output.ref, inputs, tuple(b.notes)), Lowered(obj, way, options, b)
 
@@ -151,6 +154,14 @@ def _components(obj: Any, part: str) -> Iterator[Any]:
         return
     for each in engine_components(obj, part):
         yield from components_of(ROWS, each)
+
+
+def _note_blocking(obj: Any, way: Way, b: IndexBuilder, trusting: bool) -> None:
+    """Notes the user's own classes because of which work stays on the event loop."""
+    blocking = (each for each in _components(obj, way.part) if any(blocks(type(each), name) for name in _ASYNC))
+    kinds = (kind for each in blocking if not trusting for kind in undeclared_classes(each))
+    for kind in dict.fromkeys(kinds):
+        b.note("", False, f"its work blocks the event loop, as in stock: {OwnClass(kind)}")
 
 
 def _blocking(obj: Any, used: Iterable[Any], trusting: bool) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -48,6 +48,13 @@ def check_may_leave(obj: Any, b: IndexBuilder) -> None:
         raise NotLowered("in async calls it runs on the event loop, as code of your own in it may rely on that")
 
 
+def undeclared_classes(obj: Any) -> Iterator[type]:
+    """Yields the classes of the user's because of which an object may not leave the event loop."""
+    for each in _parts(obj, _DEEP):
+        if not (isinstance(each, FunctionType | MethodType | partial) or _known(each)):
+            yield next(kind for kind in type(each).__mro__ if not _known_itself(kind))
+
+
 def stays(obj: Any) -> bool:
     """Returns True if an object, or a part of it, uses a database whose connections belong to one thread.
 
@@ -56,9 +63,13 @@ def stays(obj: Any) -> bool:
     return any(map(_of_one_thread, _parts(obj, _DEEP)))
 
 
-def known_class(kind: type) -> bool:
+def _known_class(kind: type) -> bool:
     """Returns True if all code of a class is that of packages, or declared."""
-    return all(declared_external(each) or not of_application(each.__module__) for each in kind.__mro__)
+    return all(map(_known_itself, kind.__mro__))
+
+
+def _known_itself(kind: type) -> bool:
+    return declared_external(kind) or not of_application(kind.__module__)
 
 
 def _known(obj: Any) -> bool:
@@ -68,7 +79,7 @@ def _known(obj: Any) -> bool:
     func = getattr(func, "__func__", func)  # of a bound method
     if isinstance(func, FunctionType):
         return declared(func) is not None or not of_application(str(func.__module__))
-    return isinstance(obj, BaseNode | type) or known_class(type(obj))
+    return isinstance(obj, BaseNode | type) or _known_class(type(obj))
 
 
 def _of_one_thread(obj: Any) -> bool:
