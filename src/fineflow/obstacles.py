@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.core.trust import OWN_CLASS, called, own_classes
 from fineflow.cost_model.costs import Costs, costs
 from fineflow.cost_model.forecast import predict
@@ -166,7 +166,7 @@ def _functions(p: Primitive) -> tuple[Any, ...]:
         return ()
     own = getattr(p.component, "__dict__", {})
     found = tuple(own[name] for name in ("func", "afunc") if isinstance(own.get(name), FunctionType | MethodType))
-    return () if any(of_package(func.__module__ or "") for func in found) else found  # nobody can decorate these
+    return () if any(of_package(module_of(func)) for func in found) else found  # nobody can decorate these
 
 
 def _place(p: Primitive, functions: Sequence[Any]) -> str:

@@ -301,6 +301,6 @@ def test_data_on_an_object_is_not_walked_through_in_each_call() -> None:
 
     engine = Table(rows=[Row()] * (3 * MOST))
     assert not stays(engine)
-    assert 0 < len(looked) <= MOST
+    assert not looked
     assert len(snapshot([engine])._parts) < 2 * MOST + 100
     assert str(asyncio.run(fineflow.optimize(engine, strict=True).aquery(QUESTION))) == f"{3 * MOST} rows"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from fineflow.adapters.analysis import libraries
 from fineflow.adapters.analysis.tables import GETTERS, is_plain
 from fineflow.adapters.analysis.values import SHARED, Impure, Kind, Returned, Table, Value, immutable
-from fineflow.adapters.core.installers import of_application, of_package
+from fineflow.adapters.core.installers import module_of, of_application, of_package
 from fineflow.adapters.python.inherited import inherited
 from fineflow.declare import declared
 from fineflow.ir import Effect
@@ -225,7 +225,7 @@ class Outside:
 
         self.pins["attribute", id(obj), name] = holds
         if found is static:
-            if isinstance(found, FunctionType) and not of_package(found.__module__):
+            if isinstance(found, FunctionType) and not of_package(module_of(found)):
                 return Value(Kind.BOUND, (Value(Kind.OBJECT, obj), name))
             found = found.__func__ if isinstance(found, staticmethod) else found
             if hasattr(type(found), "__get__") and (found is static or not isinstance(found, FunctionType)):
@@ -243,7 +243,7 @@ class Outside:
     def load_inherited(self, cls: Any, obj: Any, name: str) -> Value:
         """Returns the function behind a method of ``super(cls, obj)``."""
         found = inherited(cls, obj, name)
-        if not isinstance(found, FunctionType) or of_package(found.__module__):
+        if not isinstance(found, FunctionType) or of_package(module_of(found)):
             raise Impure(f"calls {name} of super(), which may do anything")
         owner, reference, same = weakref.ref(cls), weakref.ref(obj), _same(found)
 

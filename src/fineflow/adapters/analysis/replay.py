@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fineflow.adapters.analysis import libraries, tables
 from fineflow.adapters.analysis.outside import Outside, Reading, content, is_weak
 from fineflow.adapters.analysis.values import Impure, Kind, Value, immutable
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 
 _LARGEST = 1000  # characters and elements of a constant that is kept
 Match = Callable[[Any, list[Any]], bool]
@@ -189,7 +189,7 @@ def entry_of(func: Any) -> Entry | None:
         names = (len(func.args), *func.keywords)
         return Entry(core.__code__, (core, func), (names, *func.args, *func.keywords.values()))
     if type(func) is MethodType:
-        return None if of_package(core.__module__) else Entry(core.__code__, (core, func.__self__))
+        return None if of_package(module_of(core)) else Entry(core.__code__, (core, func.__self__))
     return Entry(core.__code__, (core,))
 
 

@@ -18,7 +18,7 @@ from fineflow.adapters.analysis.replay import Replays
 from fineflow.adapters.analysis.state import Analysis, name_of
 from fineflow.adapters.analysis.tables import trusted
 from fineflow.adapters.analysis.values import ARG, GIVEN, SHARED, Impure, Kind, Value, immutable
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.python.bytecode import location
 from fineflow.declare import declared, is_supposing, undeclared
 from fineflow.ir import Effect
@@ -168,7 +168,7 @@ def _enter(analysis: Analysis, func: Any, given: Value) -> None:
         for value in (*bound, *named.values()):
             if not (immutable(value) or analysis.makes(value)):
                 raise Impure(f"holds a {type(value).__name__}, which can change")
-    if type(func) is MethodType and type(func.__func__) is FunctionType and not of_package(func.__module__):
+    if type(func) is MethodType and type(func.__func__) is FunctionType and not of_package(module_of(func)):
         function, me = func.__func__, analysis.known(func.__self__, "self")
         analysis.pin_function(function)
         parameters = _parameters(analysis, function, (None,), named, given)

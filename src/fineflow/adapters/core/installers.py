@@ -14,7 +14,7 @@ import sys
 import sysconfig
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 def of_installer(place: str) -> bool:
@@ -26,6 +26,13 @@ def of_installer(place: str) -> bool:
         return False
     place = os.path.realpath(place)
     return place.startswith(_package_folders()) or _recorded(place)
+
+
+def module_of(func: Any) -> str:
+    """Returns the module in which a function was written: ``functools.wraps`` gives it the name of another one."""
+    written = getattr(getattr(func, "__func__", func), "__globals__", None)
+    module = func.__module__ if type(written) is not dict else written.get("__name__")
+    return module if isinstance(module, str) else ""
 
 
 def of_package(module: object) -> bool:

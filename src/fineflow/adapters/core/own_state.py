@@ -29,14 +29,14 @@ def _assigning(kind: Any) -> Set[str]:
     """Returns the names of the methods that do so."""
     own = [each for each in kind.__mro__ if of_application(each.__module__)]
     names = called_by(kind, overridden(kind))
-    return {name for name in names for each in own if any(map(_assigns, _functions(vars(each).get(name))))}
+    return {name for name in names for each in own if any(map(_assigns, functions_in(vars(each).get(name))))}
 
 
 def overridden(kind: Any) -> Set[str]:
     """Returns the names of methods and properties of packages' classes that classes of the user's override."""
     own = [each for each in kind.__mro__ if of_application(each.__module__)]
     known = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
-    return {name for each in own for name in vars(each).keys() & known if any(_functions(vars(each)[name]))}
+    return {name for each in own for name in vars(each).keys() & known if any(functions_in(vars(each)[name]))}
 
 
 def called_by(kind: Any, names: Set[str]) -> Set[str]:
@@ -45,12 +45,12 @@ def called_by(kind: Any, names: Set[str]) -> Set[str]:
     while todo:
         if (name := todo.pop()) not in seen:
             seen.add(name)
-            functions = [func for each in kind.__mro__ for func in _functions(vars(each).get(name))]
+            functions = [func for each in kind.__mro__ for func in functions_in(vars(each).get(name))]
             todo += [other for func in functions for other in func.__code__.co_names]
     return seen
 
 
-def _functions(found: Any) -> Iterator[FunctionType]:
+def functions_in(found: Any) -> Iterator[FunctionType]:
     """Yields the functions in an attribute of a class: of a method, a property, and in wrappers."""
     todo = [getattr(found, name, None) for name in ("fget", "fset", "func")] + [found]
     seen = set[int]()

@@ -26,7 +26,7 @@ from langgraph.pregel._runner import PregelRunner
 from langgraph.pregel._write import ChannelWrite
 
 from fineflow.adapters.core.claiming import Claiming, under_way
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.lowering.list_functions import judged
@@ -221,11 +221,11 @@ def _is_known(part: Any, seen: frozenset[int] = frozenset()) -> bool:
 
 
 def _only_decides(func: Any) -> bool:
-    return of_package(func.__module__ or "") or judged(func).pure
+    return of_package(module_of(func)) or judged(func).pure
 
 
 def _only_asks_graphs(func: Any) -> bool:
-    return of_package(func.__module__ or "") or only_asks(func, graphs=True)
+    return of_package(module_of(func)) or only_asks(func, graphs=True)
 
 
 def may_act(tool: BaseTool, trust: Any = None) -> Offered | None:

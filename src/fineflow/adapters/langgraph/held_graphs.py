@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable
 from langgraph.func import _TaskFunction
 from langgraph.graph.state import CompiledStateGraph
 
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.langgraph.steps import attributes_of, closed_over, referred_by
 from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
 from fineflow.adapters.lookahead.scan import codes
@@ -54,7 +54,7 @@ def _referred(functions: Iterable[Any]) -> list[Any]:
 def _parts(obj: Any) -> Sequence[Any]:
     kind = type(obj)
     if kind is FunctionType:
-        parts = closed_over(obj) if of_package(obj.__module__ or "") else referred_by(obj)  # no graph is a package's
+        parts = closed_over(obj) if of_package(module_of(obj)) else referred_by(obj)  # no graph is a package's
         return [*(each for each in parts if isinstance(each, _MAY_HOLD)), *(obj.__defaults__ or ())]
     if kind is MethodType:
         return [obj.__func__, *attributes_held(obj.__self__).values()]

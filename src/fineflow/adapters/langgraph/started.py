@@ -29,7 +29,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 
 from fineflow.adapters.core.claiming import under_way
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.inner_calls.entry_wrappers import put, wrap_method
 from fineflow.adapters.langgraph.steps import closed_over
 from fineflow.adapters.langgraph.tool_runs import Started, setting, tool_runs_of, within
@@ -219,7 +219,7 @@ def _may_act(work: Any, depth: int = _DEPTH) -> bool:
     if not depth:
         return kind is CoroutineType or callable(work)
     if kind is FunctionType:
-        module, parts = work.__module__, closed_over(work)
+        module, parts = module_of(work), closed_over(work)
     elif kind is MethodType:
         module, parts = type(work.__self__).__module__, [work.__func__, *attributes_of(work.__self__).values()]
     elif kind is CoroutineType and work.cr_frame is not None:

@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolNode
 from langgraph.pregel import Pregel
 
 from fineflow.adapters.analysis.hooks import Holds
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.inner_calls.components import QUEUED
 from fineflow.adapters.inner_calls.own_runs import needs_its_run
 from fineflow.adapters.langchain.lowering.list_functions import judged
@@ -277,7 +277,7 @@ def looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool,
         if not isinstance(func, FunctionType):  # an object that is called, a partial
             trusted = False
             continue
-        if depth > _DEPTH or not of_package(func.__module__ or ""):
+        if depth > _DEPTH or not of_package(module_of(func)):
             trusted = trusted and depth == 0 and only_asks(func)
             continue
         held = [cell.cell_contents for cell in func.__closure__ or () if filled(cell)]

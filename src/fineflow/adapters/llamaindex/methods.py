@@ -19,12 +19,11 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.installers import of_application
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.trust import OwnClass
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
 from fineflow.adapters.python.bytecode import decode
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
@@ -159,19 +158,11 @@ def _awaits_nothing(function: FunctionType) -> bool:
 
 
 async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs an async function that awaits nothing: in a worker thread, in a copy of the current context, if it may.
+    """Runs an async function that awaits nothing in a worker thread, in a copy of the current context.
 
-    It is a method, or takes its object first; that decides (``may_leave``). Cancelling the caller takes effect at once;
-    the thread stops at its next claim or request.
+    It is of an object that may leave the event loop (``may_leave``). Cancelling the caller takes effect at once; the
+    thread stops at its next claim or request.
     """
-    here, owner = under_way.get(), getattr(function, "__self__", args[0] if args else None)
-    if not may_leave(owner, here is not None and here.shadows.options.trusting):
-        return await function(*args, **kwargs)
-    return await in_worker(function, *args, **kwargs)
-
-
-async def in_worker(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """``unblocked``, for code of which it is known that it may leave the event loop."""
     scope = Scope()
 
     def work() -> Any:
@@ -267,7 +258,8 @@ def off_loop(obj: Any, name: str, trusting: bool) -> Any:
     function, made = found.function, copy.copy(obj)
 
     async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await in_worker(function, obj, *args, **kwargs)
+        given = trusting or known_arguments((*args, *kwargs.values()))
+        return await (unblocked(function, obj, *args, **kwargs) if given else function(obj, *args, **kwargs))
 
     made.__dict__[name] = found.around(made, run)
     return made
@@ -284,7 +276,8 @@ def move(made: Any, name: str) -> None:
     function = found.function
 
     async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await in_worker(function, made, *args, **kwargs)
+        given = known_arguments((*args, *kwargs.values()))
+        return await (unblocked(function, made, *args, **kwargs) if given else function(made, *args, **kwargs))
 
     made.__dict__[name] = found.around(made, run)
 
@@ -321,7 +314,7 @@ async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: An
     if sync:
         return await in_thread(lambda: function(component, *args, **kwargs))
     if blocks(type(component), _async_name(name)):
-        return await in_worker(function, component, *args, **kwargs)
+        return await unblocked(function, component, *args, **kwargs)
     return await function(component, *args, **kwargs)
 
 

@@ -31,7 +31,7 @@ from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
 from fineflow.adapters.llamaindex.reading import refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared_classes
+from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared
 from fineflow.adapters.llamaindex.user_functions import calls_components, calls_in, functions_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
@@ -159,7 +159,7 @@ def _components(obj: Any, part: str) -> Iterator[Any]:
 def _note_blocking(obj: Any, way: Way, b: IndexBuilder, trusting: bool) -> None:
     """Notes the user's own classes because of which work stays on the event loop."""
     blocking = (each for each in _components(obj, way.part) if any(blocks(type(each), name) for name in _ASYNC))
-    kinds = (kind for each in blocking if not trusting for kind in undeclared_classes(each))
+    kinds = (kind for each in blocking if not trusting for kind in undeclared(each) if isinstance(kind, type))
     for kind in dict.fromkeys(kinds):
         b.note("", False, f"its work blocks the event loop, as in stock: {OwnClass(kind)}")
 

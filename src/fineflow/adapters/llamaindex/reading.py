@@ -29,7 +29,7 @@ from llama_index.core.tools import BaseTool, QueryEngineTool, RetrieverTool
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from llama_index.core.workflow import Workflow
 
-from fineflow.adapters.core.installers import of_application
+from fineflow.adapters.core.installers import module_of, of_application
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.snapshot import MOST, Snapshot
 from fineflow.adapters.core.trust import NotLowered, OwnClass, believed
@@ -124,8 +124,7 @@ def refused_by(options: Options) -> Callable[[Any], str]:
 
 def packaged_function(function: Any) -> bool:
     """Returns True for a function or a class of an installed package or of Python."""
-    module = getattr(function, "__module__", None) or "builtins"
-    return not of_application(module)
+    return not of_application(module_of(function) or "builtins")
 
 
 def _checked(obj: Any, b: IndexBuilder) -> Iterable[Any]:

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Iterator
-from functools import partial
-from itertools import islice
-from types import FunctionType, MethodType
+from collections import deque
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from functools import lru_cache, partial
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from llama_index.core.base.base_query_engine import BaseQueryEngine
-from llama_index.core.base.base_retriever import BaseRetriever
-from llama_index.core.base.base_selector import BaseSelector
-from llama_index.core.chat_engine.types import BaseChatEngine
+import wrapt
+from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.base import BaseIndex
-from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.response_synthesizers import BaseSynthesizer
-from llama_index.core.schema import BaseNode, TransformComponent
-from llama_index.core.tools import QueryEngineTool
+from llama_index.core.llms import LLM
+from llama_index.core.schema import BaseNode, NodeWithScore
 from llama_index.core.utilities.sql_wrapper import SQLDatabase
 
-from fineflow.adapters.core.installers import of_application
+from fineflow.adapters.core.installers import module_of, of_application
+from fineflow.adapters.core.own_state import functions_in
 from fineflow.adapters.core.snapshot import MOST
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.lookahead.reachable import SKIPPED, attributes_of
 from fineflow.declare import declared, declared_external
 
-_MADE_OF_OTHERS = (
-    *(BaseQueryEngine, BaseRetriever, QueryEngineTool, BaseSelector, BaseChatEngine, BaseIndex),
-    *(BaseNodePostprocessor, BaseSynthesizer, TransformComponent),
-)
-_DEEP = 8
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_CALLABLES = frozenset({FunctionType, MethodType, partial, CellType})
+_DATA = (*SKIPPED, str, bytes, int, float, complex, type(None), BaseNode, Enum)
+_HANDLERS = CallbackManager  # users' handlers are called wherever events come from
+_HOOKS = frozenset({"messages_to_prompt", "completion_to_prompt", "output_parser", "query_wrapper_prompt"})  # of LLMs
+_UNUSED = frozenset({"_transformations", "_llm"})  # of an index: only when it gets nodes
 
 
 def may_leave(obj: Any, trusting: bool) -> bool:
@@ -39,7 +40,7 @@ def may_leave(obj: Any, trusting: bool) -> bool:
     It may if all its code is known. The user's own, which nobody has declared, may rely on what holds on the loop: its
     calls do not overlap, it sees the loop, and what it sets in context variables stays. trusting: all is known.
     """
-    return not any(_of_one_thread(each) or not (trusting or _known(each)) for each in _parts(obj, _DEEP))
+    return not stays(obj) and (trusting or next(undeclared(obj), None) is None)
 
 
 def check_may_leave(obj: Any, b: IndexBuilder) -> None:
@@ -48,10 +49,20 @@ def check_may_leave(obj: Any, b: IndexBuilder) -> None:
         raise NotLowered("in async calls it runs on the event loop, as code of your own in it may rely on that")
 
 
-def undeclared_classes(obj: Any) -> Iterator[type]:
-    """Yields the classes of the user's because of which an object may not leave the event loop."""
-    for each in _parts(obj, _DEEP):
-        if not (isinstance(each, FunctionType | MethodType | partial) or _known(each)):
+def known_arguments(given: Iterable[Any]) -> bool:
+    """Returns True if the arguments of a call, and nodes in lists of them, are of known classes."""
+    parts = [part for each in given for part in (each if type(each) in (list, tuple) else (each,))]
+    nodes = [part.node for part in parts if type(part) is NodeWithScore]
+    return all(map(known_class, {*map(type, parts), *map(type, nodes)}))
+
+
+def undeclared(obj: Any) -> Iterator[type | FunctionType]:
+    """Yields the user's own classes and functions, of which an object is made, that nobody has declared."""
+    for each in _parts(obj, into_declared=False):
+        if type(each) is FunctionType:
+            if declared(each) is None and of_application(module_of(each)):
+                yield each
+        elif not known_class(type(each)):
             yield next(kind for kind in type(each).__mro__ if not _known_itself(kind))
 
 
@@ -60,26 +71,26 @@ def stays(obj: Any) -> bool:
 
     SQLite in memory is one: SQLAlchemy opens another, empty database for each thread.
     """
-    return any(map(_of_one_thread, _parts(obj, _DEEP)))
+    return any(map(_of_one_thread, _parts(obj, into_declared=True)))
 
 
-def _known_class(kind: type) -> bool:
+def known_class(kind: type) -> bool:
     """Returns True if all code of a class is that of packages, or declared."""
     return all(map(_known_itself, kind.__mro__))
 
 
 def _known_itself(kind: type) -> bool:
-    return declared_external(kind) or not of_application(kind.__module__)
+    return declared_external(kind) or not (of_application(kind.__module__) and _has_code(kind))
 
 
-def _known(obj: Any) -> bool:
-    func = obj
-    while type(func) is partial:
-        func = func.func
-    func = getattr(func, "__func__", func)  # of a bound method
-    if isinstance(func, FunctionType):
-        return declared(func) is not None or not of_application(str(func.__module__))
-    return isinstance(obj, BaseNode | type) or _known_class(type(obj))
+@lru_cache(maxsize=1024)
+def _has_code(kind: type) -> bool:
+    """Returns True for a class with functions that the user has written, and not a decorator such as ``dataclass``."""
+    return any(
+        of_application(module_of(func)) and (func.__code__.co_filename != "<string>" or not name.startswith("__"))
+        for name, each in vars(kind).items()
+        for func in functions_in(each)
+    )
 
 
 def _of_one_thread(obj: Any) -> bool:
@@ -89,11 +100,42 @@ def _of_one_thread(obj: Any) -> bool:
     return isinstance(obj._engine.pool, pools.SingletonThreadPool | pools.StaticPool)
 
 
-def _parts(obj: Any, deep: int) -> Iterator[Any]:
-    obj = getattr(obj, "__wrapped__", obj)
-    yield obj
-    if deep and isinstance(obj, _MADE_OF_OTHERS):
-        for held in vars(obj).values():
-            parts = held.values() if type(held) is dict else held if type(held) in (list, tuple) else (held,)
-            for part in islice(parts, MOST):
-                yield from _parts(part, deep - 1)
+def _parts(obj: Any, *, into_declared: bool) -> Iterator[Any]:
+    """Yields an object and what it is made of; runs none of its code.
+
+    What objects of packages besides LlamaIndex hold is their own, as is what declared ones hold unless
+    ``into_declared``. Nodes are data, and so are containers of more than ``MOST`` items.
+    """
+    seen, todo = set[int](), deque([obj])
+    while todo:
+        each = todo.popleft()
+        if id(each) not in seen and not issubclass(type(each), _DATA):
+            seen.add(id(each))
+            yield each
+            todo += _held(each, into_declared)
+
+
+def _held(obj: Any, into_declared: bool) -> Iterable[Any]:
+    kind: Any = type(obj)
+    if issubclass(kind, _CONTAINERS):
+        return gc.get_referents(obj) if len(obj) <= MOST else ()
+    if kind in _CALLABLES:
+        if kind is not FunctionType:
+            return gc.get_referents(obj)
+        return () if declared(obj) is not None else (obj.__closure__, obj.__defaults__, obj.__kwdefaults__)
+    if issubclass(kind, wrapt.ObjectProxy):
+        return (object.__getattribute__(obj, "__wrapped__"),)
+    if issubclass(kind, BaseIndex):
+        return [value for name, value in attributes_of(obj).items() if name not in _UNUSED]
+    if issubclass(kind, LLM) and _of_llamaindex(kind):
+        return [value for name, value in attributes_of(obj).items() if name in _HOOKS]
+    own = not known_class(kind) or (into_declared and of_application(kind.__module__))
+    return gc.get_referents(obj) if own or (_of_llamaindex(kind) and not issubclass(kind, _HANDLERS)) else ()
+
+
+@lru_cache(maxsize=1024)
+def _of_llamaindex(kind: Any) -> bool:
+    """Returns True for a class of LlamaIndex's, or a package's that is made from one."""
+    return all(not of_application(each.__module__) for each in kind.__mro__) and any(
+        each.__module__.partition(".")[0] == "llama_index" for each in kind.__mro__
+    )

@@ -14,7 +14,7 @@ from langchain_core.output_parsers.openai_tools import JsonOutputToolsParser
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.core.recognition import NamedRow, Row
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
@@ -88,7 +88,7 @@ def _lower_fixing(parser: Any, value: Symbol, b: ChainBuilder) -> Symbol:
 def _lower_own(parser: BaseOutputParser[Any], value: Symbol, b: ChainBuilder) -> Symbol:
     """Lowers a parser of the user's own whose ``parse`` is a pure function of the text."""
     func = vars(next(kind for kind in type(parser).__mro__ if "parse" in vars(kind)))["parse"]
-    if type(func) is not FunctionType or of_package(func.__module__):
+    if type(func) is not FunctionType or of_package(module_of(func)):
         raise NotLowered("is not recognised: runs through its own methods")
     if _reads_self(func):
         raise NotLowered(f"its parse method reads {func.__code__.co_varnames[0]}, whose attributes can change")

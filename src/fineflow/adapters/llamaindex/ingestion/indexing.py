@@ -33,6 +33,7 @@ from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches, Wan
 from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow_transformation, tapped
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
+from fineflow.adapters.llamaindex.thread_affinity import known_arguments, known_class, may_leave
 from fineflow.ir import Effect, Effects, Op, Ref
 from fineflow.runtime.queues.component_calls import has_limit
 
@@ -272,7 +273,7 @@ class _Side:
     def store(self, store: Any) -> Any:
         """Returns a store whose writes count against its limit, and whose async writes do not block the event loop."""
         keeps = store is None or (self._site.sync and not has_limit(store))
-        return store if keeps else _Written(store, self._site.leaf)
+        return store if keeps else _Written(store, self._site)
 
     def index(self, index: Any) -> Any:
         """Returns a copy of an index, which reports the nodes that it gets."""
@@ -295,7 +296,7 @@ class _Side:
         site = self._site
         site.part(NODES).feed(None)
         if self._batches is not None:
-            self._batches.end([_text(node) for node in nodes])
+            self._batches.end([_text(node) for node in nodes] if all(known_class(type(each)) for each in nodes) else [])
         return own(struct, nodes, *args, **kwargs)
 
 
@@ -343,9 +344,9 @@ class _Written(wrapt.ObjectProxy[Any]):
     Async writes that would block the event loop run in a thread.
     """
 
-    def __init__(self, store: Any, leaf: str) -> None:
+    def __init__(self, store: Any, site: Site) -> None:
         super().__init__(store)
-        self._self_leaf = leaf
+        self._self_leaf, self._self_leaves = site.leaf, may_leave(store, site.options.trusting)
 
     def add(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_call("add", args, kwargs)
@@ -372,7 +373,8 @@ class _Written(wrapt.ObjectProxy[Any]):
     async def _self_called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         store = self.__wrapped__
         own = getattr(store, name)
-        call = partial(unblocked, own) if blocks(type(store), name) else own
+        leaves = self._self_leaves and blocks(type(store), name) and known_arguments(args)
+        call = partial(unblocked, own) if leaves else own
         return await acounted(store, self._self_leaf, lambda: call(*args, **kwargs))
 
 

@@ -25,7 +25,6 @@ from fineflow.adapters.llamaindex.methods import (
     believed_class,
     blocks,
     called,
-    in_worker,
     method,
     quiet,
     same,
@@ -260,7 +259,8 @@ def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
     """
     if not isinstance(model, BaseEmbedding):
         return model
-    if wanted is None and (keeps_state(type(model)) or not may_leave(model, site.options.trusting)):
+    leaves = not site.sync and may_leave(model, site.options.trusting)
+    if wanted is None and (keeps_state(type(model)) or not leaves):
         return model
     kind, made, held, sync = type(model), model.model_copy(), {}, site.sync
     names: Iterable[str] = _asked(kind, sync) if _local(model) is None else _INNER[:1]
@@ -271,7 +271,7 @@ def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
             assert found is not None
             claiming = _aclaiming if name.startswith("_a") else _claiming
             held[name] = found.around(made, claiming(model, name, found.function, site, wanted))
-    for name in () if sync else _INNER[1::2]:
+    for name in _INNER[1::2] if leaves else ():
         found = method(kind, name)
         if name not in held and name not in vars(model) and found is not None and blocks(kind, name):
             held[name] = found.around(made, _in_turn(made, found.function, turn))
@@ -296,8 +296,10 @@ def _claiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) 
 
 
 def _aclaiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) -> Any:
+    leaves = blocks(type(model), name) and may_leave(model, site.options.trusting)
+
     async def own(given: Any) -> Any:
-        return await (unblocked(function, model, given) if blocks(type(model), name) else function(model, given))
+        return await (unblocked(function, model, given) if leaves else function(model, given))
 
     async def embed(_: Any, given: Any) -> Any:
         wanted.asks(_count(given))
@@ -309,6 +311,6 @@ def _aclaiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted)
 def _in_turn(made: Any, function: Any, turn: asyncio.Lock) -> Any:
     async def embed(_: Any, given: Any) -> Any:
         async with turn:
-            return await in_worker(function, made, given)
+            return await unblocked(function, made, given)
 
     return embed

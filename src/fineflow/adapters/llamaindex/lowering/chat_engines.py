@@ -30,6 +30,7 @@ from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import lower_retrieval, shadow_retrieval
 from fineflow.adapters.llamaindex.methods import blocks, off_loop, unblocked
 from fineflow.adapters.llamaindex.models.llms import lane, model_known, shadow_llm
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import Op
 
 REMEMBERING = ("aget", "aput", "aset")
@@ -101,7 +102,8 @@ def _shadow_chat(engine: Any, site: Site) -> Any:
     made, row = copy.copy(engine), _row_of(engine)
     if model_known(engine._llm):
         made._llm = shadow_llm(engine._llm, site.part(_LLM))
-    if not site.sync and any(blocks(type(engine._memory), name) for name in REMEMBERING):
+    blocking = any(blocks(type(engine._memory), name) for name in REMEMBERING)
+    if blocking and not site.sync and may_leave(engine._memory, site.options.trusting):
         made._memory = _Memory(engine._memory)
     asked = site.part(_QUESTION)
     if row.retrieves:

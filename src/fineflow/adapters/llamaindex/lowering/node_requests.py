@@ -27,6 +27,7 @@ from llama_index.core.response_synthesizers import CompactAndRefine, Refine, Res
 from llama_index.core.schema import MetadataMode
 from llama_index.core.types import PydanticProgramMode
 
+from fineflow.adapters.core.installers import module_of
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.kernels.answers import refined
@@ -108,7 +109,7 @@ def _known(function: Any, b: IndexBuilder) -> bool:
 
 
 def _library(function: Any) -> bool:
-    return (getattr(function, "__module__", None) or "").partition(".")[0] == "llama_index"
+    return module_of(function).partition(".")[0] == "llama_index"
 
 
 # StructuredLLMRerank

@@ -17,6 +17,7 @@ from llama_index.core.prompts import BasePromptTemplate, ChatPromptTemplate, Pro
 from llama_index.core.utilities.token_counting import TokenCounter
 
 from fineflow.adapters.core.devices import engine_on
+from fineflow.adapters.core.installers import module_of
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import exactly
@@ -33,7 +34,7 @@ def check_template(template: Any) -> None:
     parts = [template]
     if type(template) is SelectorPromptTemplate:
         for condition, part in template.conditionals or ():
-            if (condition.__module__ or "").partition(".")[0] != "llama_index":
+            if module_of(condition).partition(".")[0] != "llama_index":
                 raise NotLowered("which prompt is used is decided by user code")
             parts.append(part)
         parts.append(template.default_template)

@@ -18,6 +18,7 @@ from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, quiet, unblocked
 from fineflow.adapters.llamaindex.models.local import encoder_of
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
@@ -196,8 +197,10 @@ def _claiming_sync(model: Any, name: str, function: Any, site: Site) -> Any:
 
 
 def _claiming_async(model: Any, name: str, function: Any, site: Site) -> Any:
+    leaves = blocks(type(model), name) and may_leave(model, site.options.trusting)
+
     async def own(query: str) -> Any:
-        return await (unblocked(function, model, query) if blocks(type(model), name) else function(model, query))
+        return await (unblocked(function, model, query) if leaves else function(model, query))
 
     async def embed_query(_: Any, query: str) -> Any:
         return (await site.aclaim(("query", query), lambda: own(query)))[1]

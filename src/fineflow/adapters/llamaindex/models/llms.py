@@ -6,6 +6,7 @@ import copy
 import inspect
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from llama_index.core.llms.custom import CustomLLM
@@ -13,6 +14,7 @@ from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core.builder import TEXT, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
+from fineflow.adapters.core.installers import module_of
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
@@ -20,15 +22,15 @@ from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import (
     believed_class,
     blocks,
-    in_worker,
     library_class,
     method,
     quiet,
     same,
+    unblocked,
 )
 from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import known_class, may_leave
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
@@ -153,8 +155,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
 
 
 def _ours(function: Any) -> bool:
-    module = getattr(function, "__module__", None) or ""
-    return function is None or module.partition(".")[0] in ("llama_index", "fineflow")
+    return function is None or module_of(function).partition(".")[0] in ("llama_index", "fineflow")
 
 
 def text_of(family: str, response: Any) -> str:
@@ -177,7 +178,7 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     if not name.startswith("a"):
         return await in_thread(lambda: function(llm, *args, **kwargs))
     if blocks(type(llm), name):
-        return await in_worker(function, llm, *args, **kwargs)
+        return await unblocked(function, llm, *args, **kwargs)
     return await function(llm, *args, **kwargs)
 
 
@@ -185,10 +186,12 @@ def shadow_llm(llm: Any, site: Site) -> Any:
     """Returns a copy of an LLM whose methods claim; its async methods do not block the event loop.
 
     Returns the LLM itself if it takes one call at a time: blocking the loop is what serializes its calls. Likewise if
-    calls may change it.
+    its class is not known, or calls may change it.
     """
-    if one_at_a_time(llm) or keeps_state(type(llm)) or not may_leave(llm, site.options.trusting):
+    trusting = site.options.trusting
+    if one_at_a_time(llm) or keeps_state(type(llm)) or not (trusting or known_class(type(llm))):
         return llm
+    leaves = not site.sync and may_leave(llm, trusting)
     site.reads(llm)
     if servers.speaks(llm):
         return servers.shadow(llm, site)
@@ -200,12 +203,13 @@ def shadow_llm(llm: Any, site: Site) -> Any:
         if found is None or name in vars(llm):
             continue
         if asked(kind, name) == name:
-            claiming = _aclaiming if name.startswith("a") else _claiming
+            own = unblocked if leaves and blocks(kind, name) else _plainly
+            claiming = partial(_aclaiming, own) if name.startswith("a") else _claiming
             held[name] = found.around(made, claiming(llm, name, found.function, site))
-        elif not site.sync and blocks(kind, name):
+        elif leaves and blocks(kind, name):
             held[name] = found.around(made, _in_thread(made, found.function))
     for name in _STREAMING:
-        if issubclass(kind, CustomLLM) and same(kind, CustomLLM, name) and not site.sync:
+        if leaves and issubclass(kind, CustomLLM) and same(kind, CustomLLM, name):
             found = method(kind, name)
             assert found is not None
             held[name] = found.around(made, _streaming(made, name.removeprefix("a")))
@@ -231,9 +235,7 @@ def _claiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> 
     return call
 
 
-def _aclaiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
-    own = in_worker if blocks(type(llm), name) else _plainly
-
+def _aclaiming(own: Any, llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
     async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
         return (await site.aclaim(_key(name, args, kwargs), lambda: own(function, llm, *args, **kwargs)))[1]
 
@@ -246,7 +248,7 @@ async def _plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
 def _in_thread(obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await in_worker(function, obj, *args, **kwargs)
+        return await unblocked(function, obj, *args, **kwargs)
 
     return call
 

@@ -33,6 +33,7 @@ from fineflow.adapters.llamaindex.stores.searches import (
     searched,
     unready,
 )
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
@@ -256,6 +257,7 @@ class _Store(wrapt.ObjectProxy[Any]):
     def __init__(self, store: Any, site: Site) -> None:
         super().__init__(store)
         self._self_site = site
+        self._self_leaves = not site.sync and blocks(type(store), "aquery") and may_leave(store, site.options.trusting)
 
     def query(self, query: Any, **kwargs: Any) -> Any:
         store, site = self.__wrapped__, self._self_site
@@ -268,7 +270,7 @@ class _Store(wrapt.ObjectProxy[Any]):
         async def call() -> Any:
             if (prepare := first(store)) is not None:
                 await in_thread(prepare)
-            return await (unblocked(own, query, **kwargs) if blocks(type(store), "aquery") else own(query, **kwargs))
+            return await (unblocked(own, query, **kwargs) if self._self_leaves else own(query, **kwargs))
 
         alone = lambda: acounted(store, site.leaf, call)  # noqa: E731
         ask = lambda: asearched(store, query, kwargs, alone)  # noqa: E731
