@@ -13,10 +13,15 @@ from typing import Any
 
 import wrapt
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.data_structs.data_structs import IndexStruct
+from llama_index.core.graph_stores.simple import SimpleGraphStoreData
+from llama_index.core.graph_stores.types import LabelledPropertyGraph
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.schema import BaseNode, NodeWithScore
+from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.utilities.sql_wrapper import SQLDatabase
+from llama_index.core.vector_stores.simple import SimpleVectorStoreData
 
 from fineflow.adapters.core.installers import module_of, of_application
 from fineflow.adapters.core.own_state import functions_in
@@ -28,7 +33,10 @@ from fineflow.declare import declared, declared_external
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _CALLABLES = frozenset({FunctionType, MethodType, partial, CellType})
-_DATA = (*SKIPPED, str, bytes, int, float, complex, type(None), BaseNode, Enum)
+_DATA = (
+    *(*SKIPPED, str, bytes, int, float, complex, type(None), Enum),
+    *(BaseNode, IndexStruct, SimpleVectorStoreData, SimpleGraphStoreData, LabelledPropertyGraph),
+)
 _HANDLERS = CallbackManager  # users' handlers are called wherever events come from
 _HOOKS = frozenset({"messages_to_prompt", "completion_to_prompt", "output_parser", "query_wrapper_prompt"})  # of LLMs
 _UNUSED = frozenset({"_transformations", "_llm"})  # of an index: only when it gets nodes
@@ -117,6 +125,8 @@ def _parts(obj: Any, *, into_declared: bool) -> Iterator[Any]:
 
 def _held(obj: Any, into_declared: bool) -> Iterable[Any]:
     kind: Any = type(obj)
+    if kind is SimpleKVStore:  # holds nodes as dicts
+        return ()
     if issubclass(kind, _CONTAINERS):
         return gc.get_referents(obj) if len(obj) <= MOST else ()
     if kind in _CALLABLES:
