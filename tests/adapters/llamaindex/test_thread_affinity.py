@@ -135,6 +135,18 @@ def test_data_does_not(make: Callable[[], Any]) -> None:
     assert may_leave(holding(make()), False)
 
 
+class Renamed(TransformRetriever):
+    """A class of the user's without code."""
+
+
+def test_a_class_without_code_is_looked_into() -> None:
+    made = Renamed.__new__(Renamed)
+    vars(made)["part"] = 1
+    assert may_leave(made, False)
+    vars(made)["part"] = own
+    assert not may_leave(made, False)
+
+
 @pytest.mark.parametrize("make", [lambda: own, Own, Connects, lambda: [[own]]])
 def test_what_a_declared_object_holds_is_declared(make: Callable[[], Any]) -> None:
     assert may_leave(Known(make()), False)

@@ -137,15 +137,15 @@ def _held(obj: Any, into_declared: bool) -> Iterable[Any]:
         return (object.__getattribute__(obj, "__wrapped__"),)
     if issubclass(kind, BaseIndex):
         return [value for name, value in attributes_of(obj).items() if name not in _UNUSED]
-    if issubclass(kind, LLM) and _of_llamaindex(kind):
+    if issubclass(kind, LLM):
         return [value for name, value in attributes_of(obj).items() if name in _HOOKS]
-    own = not known_class(kind) or (into_declared and of_application(kind.__module__))
-    return gc.get_referents(obj) if own or (_of_llamaindex(kind) and not issubclass(kind, _HANDLERS)) else ()
+    passed = not into_declared and any(map(declared_external, kind.__mro__))
+    return gc.get_referents(obj) if _looked_into(kind) and not passed else ()
 
 
 @lru_cache(maxsize=1024)
-def _of_llamaindex(kind: Any) -> bool:
-    """Returns True for a class of LlamaIndex's, or a package's that is made from one."""
-    return all(not of_application(each.__module__) for each in kind.__mro__) and any(
-        each.__module__.partition(".")[0] == "llama_index" for each in kind.__mro__
+def _looked_into(kind: Any) -> bool:
+    """Returns True for classes of LlamaIndex's and the user's, and for those made from them."""
+    return not issubclass(kind, _HANDLERS) and any(
+        each.__module__.partition(".")[0] == "llama_index" or of_application(each.__module__) for each in kind.__mro__
     )
