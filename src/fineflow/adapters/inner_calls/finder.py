@@ -114,7 +114,8 @@ class CallFinder:
         if walk.stale or strayed:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
-        return [found for found in waiting if (found.met or found.begun) and self.pays(found.component, found.name)]
+        waiting = [found for found in waiting if found.begun or (found.met and found.surely_next)]
+        return [found for found in waiting if self.pays(found.component, found.name)]
 
     def _run(self, walk: Walk) -> None:
         func, args, named = self._function
@@ -490,10 +491,12 @@ class CallFinder:
         for found in self.calls:
             if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
                 found.met = found.walked = True
+                found.task = self._walk.task
                 return found
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         if is_declared(obj):
             made.key = FunctionArguments(made.args, made.named)
+        made.task = self._walk.task
         self.calls.append(made)
         return made
 

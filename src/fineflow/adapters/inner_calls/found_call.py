@@ -8,6 +8,7 @@ from typing import Any
 from fineflow.adapters.inner_calls.arguments import LOST, comparable, is_declared, shares, stocks_own
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.adapters.lookahead.values import Coroutine
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.events import now, processor_time
 
@@ -18,18 +19,19 @@ class FoundCall:
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
     when it had its result (0: not yet), in seconds. processor: processor time of the process when it began.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it. shared: its result
-    may have parts of its arguments; None if nobody has asked.
+    may have parts of its arguments; None if nobody has asked. task: that makes it.
     """
 
     __slots__ = (
         *("ahead", "args", "begun", "component", "ended", "failed", "key", "met", "name", "named", "processor"),
-        *("shared", "since", "taken", "value", "walked", "whole"),
+        *("shared", "since", "taken", "task", "value", "walked", "whole"),
     )
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
         self.value: Any = UNKNOWN
         self.shared: bool | None = None
+        self.task: Coroutine | None = None
         self.ahead: CallAhead | None = None
         self.met = self.walked = True
         self.begun = self.taken = self.failed = False
@@ -67,6 +69,11 @@ class FoundCall:
         """Returns True if this is an equal call to one that is under way."""
         same = other is not self and other.component is self.component and other.under_way
         return same and (other.begun or other.taken) and equal(other.key, self.key)
+
+    @property
+    def surely_next(self) -> bool:
+        """True unless a task makes it that may begin after something that the function changes."""
+        return self.task is None or self.task.begun
 
     @property
     def opened(self) -> bool:

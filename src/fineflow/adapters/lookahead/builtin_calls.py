@@ -270,12 +270,12 @@ def _replaced(walk: Walk, args: list[Any], named: Named) -> Any:
 def _gathered(walk: Walk, args: list[Any], named: Named) -> Any:
     """``asyncio.gather``: what several coroutines change, they change in any order."""
     if len(args) < 2:
-        return Awaited(walk.own([walk.awaited(each) for each in args]))
-    return Awaited(walk.own([walk.tries.unordered(partial(walk.awaited, each)) for each in args]))
+        return Awaited(walk.own([walk.awaited(each) for each in args]), suspends=bool(args))
+    return Awaited(walk.own([walk.tries.unordered(partial(walk.awaited, each)) for each in args]), suspends=True)
 
 
 def _task(walk: Walk, args: list[Any], named: Named) -> Any:
-    """A task begins when the function waits for something."""
+    """A task begins when the function waits for something, and is suspended."""
     if isinstance(args[0], Coroutine):
         walk.scheduled.append(args[0])
     elif not (unknown(args[0]) or isinstance(args[0], Awaited)):

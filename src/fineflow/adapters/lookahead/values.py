@@ -114,18 +114,25 @@ class Progress(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Something that can be awaited and has done its work: a value, or the result of a task."""
+    """Something that can be awaited and has done its work: a value, or the result of a task.
+
+    suspends: whoever awaits it waits, for certain.
+    """
 
     value: Any
+    suspends: bool = False
 
 
 class Coroutine:
-    """A coroutine, whose work is done when it is awaited or becomes a task. work: does it, and returns the result."""
+    """A coroutine, whose work is done when it is awaited or becomes a task. work: does it, and returns the result.
 
-    __slots__ = ("result", "unsure", "work")
+    begun: a task begins, for certain, before the function changes anything.
+    """
+
+    __slots__ = ("begun", "result", "unsure", "work")
 
     def __init__(self, work: Callable[[], Any], unsure: int) -> None:
-        self.work, self.unsure = work, unsure
+        self.work, self.unsure, self.begun = work, unsure, False
         self.result: Any = NULL
 
 

@@ -92,6 +92,8 @@ class Walk:
         self.aliases = Aliases(self)
         self.tries = Tries(self)
         self.scheduled: list[Coroutine] = []  # tasks that have not begun
+        self.loose: list[Coroutine] = []  # tasks that may not have begun: it is not known whether the function waited
+        self.task: Coroutine | None = None  # the one that it is in
         self._results: list[Any] = []  # results of components that stock has not seen yet
         self._in_results: set[int] = set()  # what these refer to
         self._fixed: dict[int, Any] = {}  # containers that the function may not change, by id
@@ -120,6 +122,7 @@ class Walk:
         """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
         del self.host, self.aliases, self.tries
         self.scheduled.clear()
+        self.loose.clear()
 
     @property
     def changes_others(self) -> bool:
@@ -160,15 +163,37 @@ class Walk:
         """
         if optional and not isinstance(value, Coroutine | Awaited):
             return value
+        suspends = isinstance(value, Awaited) and value.suspends
         if isinstance(value, Coroutine):
+            suspends = value in self.scheduled or value in self.loose
             value = self.done(value)
         elif isinstance(value, Awaited):
             value = value.value
         elif not unknown(value):
             raise Stop(f"awaits a {type(value).__name__}")
+        certain = suspends and not self.unsure and (self.task is None or self.task.begun)
+        if certain:
+            for each in self.loose:
+                each.begun = True
+            self.loose.clear()
         while self.scheduled:
-            self.done(self.scheduled.pop(0))
+            self._begin(self.scheduled.pop(0), certain=certain)
         return value
+
+    def _begin(self, task: Coroutine, *, certain: bool) -> None:
+        """Walks through a task. certain: the function has been suspended, so that the task has begun."""
+        outer, self.task, task.begun = self.task, task, certain
+        if not certain:
+            self.loose.append(task)
+        try:
+            self.done(task)
+        finally:
+            self.task = outer
+
+    def _overtakes(self) -> None:
+        """Notes a change that the function makes: tasks that may not have begun may begin after it."""
+        if self.loose and (self.task is None or self.task.begun):
+            self.loose.clear()
 
     def done(self, coroutine: Coroutine) -> Any:
         """Walks through the work of a coroutine, unless that has been done for certain; returns its result."""
@@ -269,6 +294,7 @@ class Walk:
         """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
         if self.owns(value) and self.tries.ignores(value):
             return
+        self._overtakes()
         self.tries.changes(value)  # raises Stop for what is fixed
         if moves:
             self._moved[id(value)] = value
@@ -301,6 +327,7 @@ class Walk:
 
         A text is the name of a resource that no component is.
         """
+        self._overtakes()
         self._outside = True
         if type(obj) is not str:
             self.host.changes(obj)
@@ -401,6 +428,7 @@ class Walk:
         """
         if self.tries.aside:
             return
+        self._overtakes()
         self.past.keep(place, name, before, new=self._is_new(place))
         now = self.assigned(place, name, before)
         self.tries.assigns(place, name, now)
