@@ -126,7 +126,8 @@ class World:
         found = [each async for each in graph.aget_state_history(config)]
         saved = [[each.values, each.next, each.metadata] for each in found]
         bodies = sorted(plain(self.writer.received), key=repr)
-        return Seen(_plainly(result, entry), plain(saved), plain(self.smith.tree), bodies, took)
+        runs = sorted(plain(self.smith.tree), key=repr)
+        return Seen(_plainly(result, entry), plain(saved), runs, bodies, took)
 
 
 def _plainly(result: Any, entry: str) -> Any:

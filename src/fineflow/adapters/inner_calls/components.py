@@ -14,6 +14,9 @@ QUEUED = "on_engine"
 """Class attribute of components whose calls go through the queue of an engine: True."""
 
 
+Arguments = tuple[Sequence[Any], Mapping[str, Any]]
+
+
 class Components(Protocol):
     """A framework's side: its components, and their methods that may run ahead."""
 
@@ -37,6 +40,9 @@ class Components(Protocol):
 
         Raises Stop for a method that is not known to change nothing.
         """
+
+    def told_apart(self, obj: Any, one: Arguments, other: Arguments) -> bool:
+        """Returns True if calls of a component with equal keys are different ones, by what chooses what it does."""
 
     def reads_only(self, part: Planned, name: str, key: Any) -> bool:
         """Returns True if a call changes nothing that anything else depends on. key: UNKNOWN for any arguments."""

@@ -168,7 +168,9 @@ class CallFinder:
     ) -> FoundCall | None:
         """Returns the call that stock is about to make. One that no walk has found yet is noted for the next ones."""
         for found in self.calls:
-            if not found.taken and self._is_call(found, component, name) and equal(found.key, key):
+            if found.taken or not self._is_call(found, component, name) or not equal(found.key, key):
+                continue
+            if not self._components.told_apart(component, (found.args, found.named), (args, named)):
                 found.taken = True
                 return found
         if is_declared(component) and not self.pays(component, name):
@@ -489,7 +491,9 @@ class CallFinder:
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
         wanted = FunctionArguments(args, named) if is_declared(obj) else self._arguments(key)
         for found in self.calls:
-            if not found.met and self._is_call(found, obj, name) and equal(found.key, wanted):
+            if found.met or not self._is_call(found, obj, name) or not equal(found.key, wanted):
+                continue
+            if not self._components.told_apart(obj, (found.args, found.named), (args, named)):
                 found.met = found.walked = True
                 found.task = self._walk.task
                 return found

@@ -198,6 +198,9 @@ class Components:
     def alike(self, made: Any, obj: Any) -> bool:
         return False
 
+    def told_apart(self, obj: Any, one: Any, other: Any) -> bool:
+        return False
+
     def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         return None
 

@@ -34,6 +34,7 @@ from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, graph_ahead
+from fineflow.adapters.inner_calls.components import Arguments
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -74,6 +75,8 @@ from fineflow.adapters.lookahead.values import FOUND, HELD, unknown
 from fineflow.declare import active
 from fineflow.ir import Effect, Primitive
 from fineflow.runtime.queues.in_vain import bounded
+
+_SCALARS = frozenset({int, float, bool})
 
 Calls = TypeVar("Calls", bound=InnerCalls)
 
@@ -154,6 +157,13 @@ class Runnables:
         if config is not None and not unknown(config) and not isinstance(config, dict):
             raise Stop(f"calls .{name}() with something else than a config")
         return given["input"]
+
+    def told_apart(self, obj: Any, one: Arguments, other: Arguments) -> bool:
+        if not isinstance(obj, Runnable):
+            return False
+        left, right = _configurable(*one), _configurable(*other)
+        names = {name for name in left.keys() | right.keys() if not _alike(left.get(name), right.get(name))}
+        return bool(names) and any(spec.id in names for spec in obj.config_specs)
 
     def _batch_key(self, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         given = dict(zip(("inputs", "config"), args, strict=False)) | dict(named)
@@ -406,3 +416,17 @@ def inner_calls_of(
         figures=figures,
         vectors=vectors,
     )
+
+
+def _configurable(args: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns what chooses between variants of a runnable: of the config that a call gets, and of the run around it."""
+    config = named.get("config", args[1] if len(args) > 1 else None)
+    around = var_child_runnable_config.get() or {}
+    own = config.get("configurable") if type(config) is dict else None
+    return {**(around.get("configurable") or {}), **(own if type(own) is dict else {})}
+
+
+def _alike(left: Any, right: Any) -> bool:
+    if isinstance(left, str) and isinstance(right, str):  # a text that was generated may be of a subclass
+        return str.__eq__(left, right)
+    return left is right or (type(left) is type(right) and type(left) in _SCALARS and bool(left == right))
