@@ -95,3 +95,84 @@ def test_searches_in_tasks_start_early_where_nothing_is_changed() -> None:
     stock, mine = virtual.run(program("a")), virtual.run(fast("a"))
     assert mine.value == stock.value
     assert (stock.seconds, round(mine.seconds, 2)) == (2.0, 1.0)
+
+
+class Side:
+    """What runs beside each other: a search behind an answer, and something that adds a text."""
+
+    def __init__(self, *, declared: bool) -> None:
+        self.store = InMemoryVectorStore(FakeEmbeddings(dimensions=4))
+        self.store.add_texts(["tower"])
+        self.first, self.model = chain(latency=0.01), chain(latency=0.01)
+
+        def adds(text: str) -> None:
+            self.store.add_texts([text])
+
+        self.adds: Callable[[str], Any] = fineflow.effects(writes=self.store)(adds) if declared else adds
+
+    async def searches(self, question: str) -> list[str]:
+        await self.model.ainvoke({"question": question})
+        return sorted(each.page_content for each in await self.store.asimilarity_search(question, k=9))
+
+    async def changes(self, question: str) -> str:
+        self.adds("later")
+        return question
+
+    async def gathered(self, question: str) -> Any:
+        await self.first.ainvoke({"question": question})
+        return await asyncio.gather(self.searches(question), self.changes(question))
+
+    async def gathered_within(self, question: str) -> Any:
+        await self.first.ainvoke({"question": question})
+        inner = asyncio.gather(self.searches(question), self.model.ainvoke({"question": "other"}))
+        return await asyncio.gather(inner, self.changes(question))
+
+    async def as_tasks(self, question: str) -> Any:
+        await self.first.ainvoke({"question": question})
+        tasks = [asyncio.create_task(each(question)) for each in (self.searches, self.changes)]
+        return [await each for each in tasks]
+
+    async def in_a_group(self, question: str) -> Any:
+        await self.first.ainvoke({"question": question})
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each(question)) for each in (self.searches, self.changes)]
+        return [each.result() for each in tasks]
+
+    async def while_it_waits(self, question: str) -> Any:
+        await self.first.ainvoke({"question": question})
+        later = asyncio.create_task(self.searches(question))
+        await asyncio.sleep(0)
+        await self.changes(question)
+        return await later
+
+
+@pytest.mark.parametrize("declared", [False, True])
+@pytest.mark.parametrize("name", ["gathered", "gathered_within", "as_tasks", "in_a_group", "while_it_waits"])
+def test_a_search_in_a_task_finds_what_is_added_beside_it(name: str, declared: bool) -> None:
+    stock = asyncio.run(getattr(Side(declared=declared), name)("q"))
+    assert "later" in str(stock)
+    for _ in range(3):
+        assert asyncio.run(fineflow.optimize(getattr(Side(declared=declared), name), strict=True)("q")) == stock
+
+
+def test_coroutines_side_by_side_gain_that_change_what_no_component_holds() -> None:
+    model, log = chain(prefill=1.0), list[str]()
+
+    async def program(question: str) -> Any:
+        found: list[str] = []
+        count = 0
+
+        async def asks(text: str) -> None:
+            nonlocal count
+            count += 1
+            log.append(text)
+            found.append(await model.ainvoke({"question": text}))
+            found.append(await model.ainvoke({"question": f"not {text}"}))
+
+        await asyncio.gather(*[asks(f"{question} {number}") for number in range(3)])
+        return sorted(found), count
+
+    stock, mine = virtual.run(program("a")), virtual.run(fineflow.optimize(program, strict=True)("a"))
+    assert mine.value == stock.value
+    assert sorted(log[:3]) == sorted(log[3:])
+    assert (stock.seconds, round(mine.seconds, 2)) == (2.0, 1.0)

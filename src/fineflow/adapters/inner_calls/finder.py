@@ -114,8 +114,17 @@ class CallFinder:
         if walk.stale or strayed:
             self.calls = [found for found in self.calls if found.begun or found.taken]
         waiting = [found for found in self.calls if found.under_way and not isinstance(found.component, Fresh)]
-        waiting = [found for found in waiting if found.begun or (found.met and found.surely_next)]
+        waiting = [found for found in waiting if found.begun or (found.met and self._in_time(found))]
         return [found for found in waiting if self.pays(found.component, found.name)]
+
+    def _in_time(self, found: FoundCall) -> bool:
+        """Returns False for a call of a task that may come to it after a change that is made beside the task."""
+        task = found.task
+        while task is not None:
+            if not task.joined or (task.overtaken and self._may_hold(found.component, task.overtaken)):
+                return False
+            task = task.within
+        return True
 
     def _run(self, walk: Walk) -> None:
         func, args, named = self._function
@@ -403,11 +412,14 @@ class CallFinder:
 
     def _holds_changed(self, obj: Any) -> bool:
         """Returns True if a component may hold something that the function has changed before this call."""
-        if not self.changed:
-            return False
+        return bool(self.changed) and self._may_hold(obj, self.changed)
+
+    def _may_hold(self, obj: Any, changed: Mapping[int, Any]) -> bool:
+        if is_declared(obj):  # it may read whatever has been changed
+            return True
         if id(obj) not in self._held:
             self._held[id(obj)] = obj, held_by(obj)
-        return holds(self._held[id(obj)][1], self.changed.keys())
+        return holds(self._held[id(obj)][1], changed.keys())
 
     def _met(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any], sure: bool) -> Any:
         self.met += 1

@@ -71,11 +71,6 @@ class FoundCall:
         return same and (other.begun or other.taken) and equal(other.key, self.key)
 
     @property
-    def surely_next(self) -> bool:
-        """True unless a task makes it that may begin after something that the function changes."""
-        return self.task is None or self.task.begun
-
-    @property
     def opened(self) -> bool:
         """True if stock runs it by the calls that it makes."""
         return self.ahead is None and not self.whole

@@ -86,9 +86,9 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if isinstance(func, GenericAlias):  # such as Counter[str]
         func = func.__origin__
     if func is asyncio.sleep and args == [0] and not named:  # lets others go on, and bounds no rate
-        return Awaited(None, suspends=True)
+        return Awaited(None)
     if walk.tries.handling and func in (time.sleep, asyncio.sleep):  # before another try
-        return None if func is time.sleep else Awaited(None, suspends=True)
+        return None if func is time.sleep else Awaited(None)
     found, value = harmless.value_of_call(func)
     if found:
         return _passed_by(walk, value, args, named)

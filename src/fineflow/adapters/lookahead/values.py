@@ -116,23 +116,27 @@ class Progress(NamedTuple):
 class Awaited(NamedTuple):
     """Something that can be awaited and has done its work: a value, or the result of a task.
 
-    suspends: whoever awaits it waits, for certain.
+    tasks: those that have ended for certain when it has been awaited.
     """
 
     value: Any
-    suspends: bool = False
+    tasks: tuple[Coroutine, ...] = ()
 
 
 class Coroutine:
     """A coroutine, whose work is done when it is awaited or becomes a task. work: does it, and returns the result.
 
-    begun: a task begins, for certain, before the function changes anything.
+    within: the task that has made this one a task. overtaken: what is changed beside it, by id. joined: the function
+    waits for it, for certain.
     """
 
-    __slots__ = ("begun", "result", "unsure", "work")
+    __slots__ = ("joined", "overtaken", "result", "unsure", "within", "work")
 
     def __init__(self, work: Callable[[], Any], unsure: int) -> None:
-        self.work, self.unsure, self.begun = work, unsure, False
+        self.work, self.unsure = work, unsure
+        self.joined = False
+        self.overtaken: dict[int, Any] = {}
+        self.within: Coroutine | None = None
         self.result: Any = NULL
 
 

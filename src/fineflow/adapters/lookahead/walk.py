@@ -92,8 +92,8 @@ class Walk:
         self.aliases = Aliases(self)
         self.tries = Tries(self)
         self.scheduled: list[Coroutine] = []  # tasks that have not begun
-        self.loose: list[Coroutine] = []  # tasks that may not have begun: it is not known whether the function waited
-        self.task: Coroutine | None = None  # the one that it is in
+        self.open: list[Coroutine] = []  # tasks for which the function has not waited yet
+        self.task: Coroutine | None = None  # the one that the walk is in
         self._results: list[Any] = []  # results of components that stock has not seen yet
         self._in_results: set[int] = set()  # what these refer to
         self._fixed: dict[int, Any] = {}  # containers that the function may not change, by id
@@ -122,7 +122,7 @@ class Walk:
         """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
         del self.host, self.aliases, self.tries
         self.scheduled.clear()
-        self.loose.clear()
+        self.open.clear()
 
     @property
     def changes_others(self) -> bool:
@@ -156,44 +156,55 @@ class Walk:
             return Generator(frame, names)
         return Coroutine(lambda: frame.run(names), self.unsure) if flags & _COROUTINE else frame.run(names)
 
-    def awaited(self, value: Any, *, optional: bool = False) -> Any:
+    def awaited(self, value: Any, *, optional: bool = False, joins: bool = True) -> Any:
         """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop.
 
-        optional: a value that cannot be awaited is returned as it is.
+        optional: a value that cannot be awaited is returned as it is. joins: the function waits until it is there.
         """
         if optional and not isinstance(value, Coroutine | Awaited):
             return value
-        suspends = isinstance(value, Awaited) and value.suspends
+        tasks: Sequence[Coroutine] = ()
         if isinstance(value, Coroutine):
-            suspends = value in self.scheduled or value in self.loose
-            value = self.done(value)
+            tasks = (value,)
+            value = self._inside(value) if value in self.open else self.done(value)
         elif isinstance(value, Awaited):
-            value = value.value
+            value, tasks = value
         elif not unknown(value):
             raise Stop(f"awaits a {type(value).__name__}")
-        certain = suspends and not self.unsure and (self.task is None or self.task.begun)
-        if certain:
-            for each in self.loose:
-                each.begun = True
-            self.loose.clear()
         while self.scheduled:
-            self._begin(self.scheduled.pop(0), certain=certain)
+            self._inside(self.scheduled.pop(0))
+        for task in tasks if joins else ():
+            self._joins(task)
         return value
 
-    def _begin(self, task: Coroutine, *, certain: bool) -> None:
-        """Walks through a task. certain: the function has been suspended, so that the task has begun."""
-        outer, self.task, task.begun = self.task, task, certain
-        if not certain:
-            self.loose.append(task)
+    def opens(self, task: Coroutine) -> None:
+        """Makes a coroutine a task: until it is joined, it is not known how far it is."""
+        if task not in self.open:
+            task.within = self.task
+            self.open.append(task)
+
+    def _joins(self, task: Coroutine) -> None:
+        if task in self.open:
+            self.open.remove(task)
+            task.joined = self.unsure == task.unsure
+
+    def _inside(self, task: Coroutine) -> Any:
+        outer, self.task = self.task, task
         try:
-            self.done(task)
+            return self.done(task)
         finally:
             self.task = outer
 
-    def _overtakes(self) -> None:
-        """Notes a change that the function makes: tasks that may not have begun may begin after it."""
-        if self.loose and (self.task is None or self.task.begun):
-            self.loose.clear()
+    def _overtakes(self, value: Any) -> None:
+        """Notes a change of something that the walk did not create: tasks beside may come to their calls after it."""
+        if self.open:
+            inside, task = list[Coroutine](), self.task
+            while task is not None:
+                inside.append(task)
+                task = task.within
+            for each in self.open:
+                if each not in inside:
+                    each.overtaken[id(value)] = value
 
     def done(self, coroutine: Coroutine) -> Any:
         """Walks through the work of a coroutine, unless that has been done for certain; returns its result."""
@@ -294,7 +305,6 @@ class Walk:
         """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
         if self.owns(value) and self.tries.ignores(value):
             return
-        self._overtakes()
         self.tries.changes(value)  # raises Stop for what is fixed
         if moves:
             self._moved[id(value)] = value
@@ -305,6 +315,7 @@ class Walk:
             if self._given.get(id(value)) is not value:
                 self.host.changes(value)
             self._outside = True
+            self._overtakes(value)
         self._tainted[id(value)] = value
 
     def moved(self, value: Any) -> bool:
@@ -327,7 +338,7 @@ class Walk:
 
         A text is the name of a resource that no component is.
         """
-        self._overtakes()
+        self._overtakes(obj)
         self._outside = True
         if type(obj) is not str:
             self.host.changes(obj)
@@ -428,7 +439,7 @@ class Walk:
         """
         if self.tries.aside:
             return
-        self._overtakes()
+        self._overtakes(place)
         self.past.keep(place, name, before, new=self._is_new(place))
         now = self.assigned(place, name, before)
         self.tries.assigns(place, name, now)
