@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
+import json
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wrapt
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
@@ -22,6 +25,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
 
 import fineflow
+from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.cost_model.costs import costs
 from fineflow.declare import declaration, declared_external, supposing
 from fineflow.testing import virtual
@@ -226,3 +230,21 @@ def test_packages_that_pip_installed_into_a_folder_of_the_application_are_packag
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(tmp_path)])}
     done = subprocess.run([sys.executable, "-c", LAYER], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True", "False"]
+
+
+def test_a_function_is_a_packages_if_neither_it_nor_what_it_wraps_is_the_users() -> None:
+    def own(text: str) -> str:
+        return text
+
+    @functools.wraps(json.dumps)
+    def around_a_packages(text: str) -> str:
+        return own(text)
+
+    @fineflow.effects(reads="a file")
+    def declared(text: str) -> str:
+        return text
+
+    around_the_users = wrapt.decorator(lambda wrapped, instance, args, kwargs: wrapped(*args))(own)
+    for each in (own, around_a_packages, declared, around_the_users):
+        assert not of_package(module_of(each)), each
+    assert of_package(module_of(RunnableLambda.invoke)) and of_package(module_of(RunnableLambda(own).invoke))

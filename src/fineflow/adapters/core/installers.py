@@ -29,10 +29,11 @@ def of_installer(place: str) -> bool:
 
 
 def module_of(func: Any) -> str:
-    """Returns the module in which a function was written: ``functools.wraps`` gives it the name of another one."""
-    written = getattr(getattr(func, "__func__", func), "__globals__", None)
-    module = func.__module__ if type(written) is not dict else written.get("__name__")
-    return module if isinstance(module, str) else ""
+    """Returns the module of a function: the user's, if the function or what it wraps by ``functools.wraps`` is."""
+    named = getattr(func, "__module__", None)
+    around = getattr(getattr(func, "__func__", func), "__globals__", None)
+    written = around.get("__name__") if type(around) is dict and of_package(named) else named
+    return written if isinstance(written, str) else ""
 
 
 def of_package(module: object) -> bool:

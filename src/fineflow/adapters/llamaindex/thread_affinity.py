@@ -94,11 +94,12 @@ def _known_itself(kind: type) -> bool:
 @lru_cache(maxsize=1024)
 def _has_code(kind: type) -> bool:
     """Returns True for a class with functions that the user has written, and not a decorator such as ``dataclass``."""
-    return any(
-        of_application(module_of(func)) and (func.__code__.co_filename != "<string>" or not name.startswith("__"))
-        for name, each in vars(kind).items()
-        for func in functions_in(each)
-    )
+    return any(_written(func, name) for name, each in vars(kind).items() for func in functions_in(each))
+
+
+def _written(func: FunctionType, name: str) -> bool:
+    own = of_application(str(func.__globals__.get("__name__")))
+    return own and (func.__code__.co_filename != "<string>" or not name.startswith("__"))
 
 
 def _of_one_thread(obj: Any) -> bool:
