@@ -8,12 +8,14 @@ import contextlib
 import copy
 import datetime
 import functools
+import json
 import logging
 import re
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -397,6 +399,59 @@ def items_of_a_dict(items):
         llm.invoke(f"{item} {length}")
 
 
+VARIABLE = ContextVar("variable", default="of the context")
+SETTINGS: ContextVar[dict[str, str]] = ContextVar("settings", default={"text": "set"})  # noqa: B039
+
+
+class Yields:
+    """Runs code of the user's when it is looped over."""
+
+    def __iter__(self):
+        CHANGED.append(self)
+        return iter("ab")
+
+
+def extends_what_is_unknown(items):
+    found = llm.invoke("list").split()
+    llm.invoke("before")
+    found += Yields()
+    llm.invoke("behind")
+
+
+def extends_a_known_list(items):
+    found = ["x"]
+    found += Yields()
+    llm.invoke("behind")
+
+
+def extends_its_argument(items):
+    items += Yields()
+    llm.invoke("behind")
+
+
+def divides(items):
+    answer = llm.invoke("how many")
+    try:
+        part = 1 / len(answer)
+        llm.invoke("perhaps")
+    except ZeroDivisionError:
+        part = 0
+    llm.invoke("end")
+    return part
+
+
+def joins_paths(items):
+    name = Path("folder").joinpath(llm.invoke("name")).name
+    llm.invoke("end")
+    llm.invoke(name)
+
+
+def reads_a_context_variable(items):
+    llm.invoke(VARIABLE.get())
+    llm.invoke(VARIABLE.get("other"))
+    llm.invoke(SETTINGS.get()["text"])
+
+
 A, B, C = ITEMS = ["a", "bb", "cc"]
 FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "loop": (loop, ITEMS, ""),
@@ -449,6 +504,24 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "items of a dict": (items_of_a_dict, ["a 1", "bb 2", "cc 2"], ""),
     "locks": (locks, [], "calls allocate_lock" if sys.version_info < (3, 13) else "makes a lock"),
     "counting method": (Service().counting, ITEMS, ""),
+    "extends what is unknown": (
+        extends_what_is_unknown,
+        ["list", "before"],
+        "uses a Yields together with a result that is not known yet",
+    ),
+    "extends a known list": (
+        extends_a_known_list,
+        [],
+        "iterates over a Yields",
+    ),
+    "extends its argument": (
+        extends_its_argument,
+        [],
+        "uses a Yields together with a result that is not known yet",
+    ),
+    "divides by what is unknown": (divides, ["how many", "end"], ""),
+    "joins paths": (joins_paths, ["name", "end"], ""),
+    "a context variable": (reads_a_context_variable, ["of the context", "other", "set"], ""),
 }
 
 
@@ -585,6 +658,16 @@ def test_a_file_is_read_up_to_a_megabyte(tmp_path: Path, size: int, read: bool) 
     file = tmp_path / "text"
     file.write_text("x" * size)
     assert Host().through(reads, str(file)).calls == ([size] if read else [])
+
+
+def test_a_file_of_json_is_read(tmp_path: Path) -> None:
+    def reads(path: str) -> None:
+        with open(path) as opened:
+            llm.invoke(json.load(opened)["text"])
+
+    file = tmp_path / "text"
+    file.write_text('{"text": "hello"}')
+    assert Host().through(reads, str(file)).calls == ["hello"]
 
 
 def test_endless_code_ends_the_walk() -> None:
