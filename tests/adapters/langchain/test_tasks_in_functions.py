@@ -101,7 +101,7 @@ class Side:
     """What runs beside each other: a search behind an answer, and something that adds a text."""
 
     def __init__(self, *, declared: bool) -> None:
-        self.store = InMemoryVectorStore(FakeEmbeddings(dimensions=4))
+        self.store = InMemoryVectorStore(FakeEmbeddings(dimensions=4, latency=0.005))
         self.store.add_texts(["tower"])
         self.first, self.model = chain(latency=0.01), chain(latency=0.01)
 
@@ -138,6 +138,20 @@ class Side:
             tasks = [group.create_task(each(question)) for each in (self.searches, self.changes)]
         return [each.result() for each in tasks]
 
+    async def while_it_searches(self, question: str) -> Any:
+        await self.first.ainvoke({"question": question})
+        task = asyncio.create_task(self.changes(question))
+        found = sorted(each.page_content for each in await self.store.asimilarity_search(question, k=9))
+        return found, await task
+
+    async def joined_by_another(self, question: str) -> Any:
+        both = asyncio.gather(self.searches(question), self.model.ainvoke({"question": "other"}))
+
+        async def waits() -> Any:
+            return await both
+
+        return await asyncio.gather(waits(), self.changes(question))
+
     async def while_it_waits(self, question: str) -> Any:
         await self.first.ainvoke({"question": question})
         later = asyncio.create_task(self.searches(question))
@@ -146,8 +160,14 @@ class Side:
         return await later
 
 
+SIDE_BY_SIDE = [
+    *("gathered", "gathered_within", "as_tasks", "in_a_group"),
+    *("while_it_searches", "joined_by_another", "while_it_waits"),
+]
+
+
 @pytest.mark.parametrize("declared", [False, True])
-@pytest.mark.parametrize("name", ["gathered", "gathered_within", "as_tasks", "in_a_group", "while_it_waits"])
+@pytest.mark.parametrize("name", SIDE_BY_SIDE)
 def test_a_search_in_a_task_finds_what_is_added_beside_it(name: str, declared: bool) -> None:
     stock = asyncio.run(getattr(Side(declared=declared), name)("q"))
     assert "later" in str(stock)
@@ -176,3 +196,32 @@ def test_coroutines_side_by_side_gain_that_change_what_no_component_holds() -> N
     assert mine.value == stock.value
     assert sorted(log[:3]) == sorted(log[3:])
     assert (stock.seconds, round(mine.seconds, 2)) == (2.0, 1.0)
+
+
+async def awaited_at_once(two: Callable[[str], Any], question: str) -> Any:
+    return await asyncio.create_task(two(question))
+
+
+async def awaited_in_a_loop(two: Callable[[str], Any], question: str) -> Any:
+    return [await each for each in [asyncio.create_task(two(f"{question} {number}")) for number in range(3)]]
+
+
+async def gathered_tasks(two: Callable[[str], Any], question: str) -> Any:
+    return await asyncio.gather(*[asyncio.create_task(two(f"{question} {number}")) for number in range(3)])
+
+
+@pytest.mark.parametrize("waits", [awaited_at_once, awaited_in_a_loop, gathered_tasks])
+def test_requests_of_a_task_that_need_nothing_of_each_other_start_together(waits: Callable[..., Any]) -> None:
+    model = chain(prefill=1.0)
+
+    async def program(question: str) -> Any:
+        await model.ainvoke({"question": "first"})
+
+        async def two(text: str) -> Any:
+            return await model.ainvoke({"question": text}), await model.ainvoke({"question": f"not {text}"})
+
+        return await waits(two, question)
+
+    stock, mine = virtual.run(program("a")), virtual.run(fineflow.optimize(program, strict=True)("a"))
+    assert mine.value == stock.value
+    assert (stock.seconds, round(mine.seconds, 2)) == (3.0, 1.0)

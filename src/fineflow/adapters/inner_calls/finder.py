@@ -118,7 +118,10 @@ class CallFinder:
         return [found for found in waiting if self.pays(found.component, found.name)]
 
     def _in_time(self, found: FoundCall) -> bool:
-        """Returns False for a call of a task that may come to it after a change that is made beside the task."""
+        """Returns False for a call that may be made after a change that is made beside it, by a task or beside one."""
+        for other in found.beside:
+            if not other.ended or (other.changed and self._may_hold(found.component, other.changed)):
+                return False
         task = found.task
         while task is not None:
             if not task.joined or (task.overtaken and self._may_hold(found.component, task.overtaken)):
@@ -507,12 +510,12 @@ class CallFinder:
                 continue
             if not self._components.told_apart(obj, (found.args, found.named), (args, named)):
                 found.met = found.walked = True
-                found.task = self._walk.task
+                found.task, found.beside = self._walk.task, self._walk.going_on()
                 return found
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         if is_declared(obj):
             made.key = FunctionArguments(made.args, made.named)
-        made.task = self._walk.task
+        made.task, made.beside = self._walk.task, self._walk.going_on()
         self.calls.append(made)
         return made
 

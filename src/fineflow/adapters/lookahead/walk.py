@@ -166,6 +166,7 @@ class Walk:
         tasks: Sequence[Coroutine] = ()
         if isinstance(value, Coroutine):
             tasks = (value,)
+            self.scheduled[:] = [each for each in self.scheduled if each is not value]
             value = self._inside(value) if value in self.open else self.done(value)
         elif isinstance(value, Awaited):
             value, tasks = value
@@ -183,25 +184,47 @@ class Walk:
             task.within = self.task
             self.open.append(task)
 
+    def going_on(self) -> list[Coroutine]:
+        """Returns the tasks that may be going on beside what the walk is in."""
+        inside = self._around()
+        return [each for each in self.open if each not in inside]
+
+    def _around(self) -> list[Coroutine]:
+        inside, task = list[Coroutine](), self.task
+        while task is not None:
+            inside.append(task)
+            task = task.within
+        return inside
+
     def _joins(self, task: Coroutine) -> None:
-        if task in self.open:
-            self.open.remove(task)
-            task.joined = self.unsure == task.unsure
+        """Notes that the walk waits for a task here: it has ended for certain when the function has waited, too."""
+        if task not in self.open or self.unsure != task.unsure:
+            return
+        if self.task is not None:
+            task.joiner = self.task
+            return
+        self.open.remove(task)
+        task.joined = True
+        for each in [each for each in self.open if each.joiner is task]:
+            self._joins(each)
 
     def _inside(self, task: Coroutine) -> Any:
-        outer, self.task = self.task, task
+        if task.under_way:
+            raise Stop("awaits a task that waits for this one")
+        outer, self.task, task.under_way = self.task, task, True
         try:
-            return self.done(task)
+            value = self.done(task)
+            task.ended = self.unsure == task.unsure
+            return value
         finally:
-            self.task = outer
+            self.task, task.under_way = outer, False
 
     def _overtakes(self, value: Any) -> None:
         """Notes a change of something that the walk did not create: tasks beside may come to their calls after it."""
         if self.open:
-            inside, task = list[Coroutine](), self.task
-            while task is not None:
-                inside.append(task)
-                task = task.within
+            inside = self._around()
+            for each in inside:
+                each.changed[id(value)] = value
             for each in self.open:
                 if each not in inside:
                     each.overtaken[id(value)] = value
