@@ -194,7 +194,8 @@ def _explained(
     ahead = [entry for each in plans for entry in each.ahead(eager=options.eager)]
     shown = next(iter(used), None) or next((p for p in plans if p.ahead(eager=options.eager)), plans[0])
     entries = tuple(entry for each in plans for entry in each.entries)
-    advised = (advice(each, functools.partial(plan, framework, obj, options, each.way)) for each in (shown, *plans))
+    others = [each for each in plans if each is not shown]
+    advised = (advice(each, functools.partial(plan, framework, obj, options, each.way)) for each in (shown, *others))
     said = (*unrecognised(shown), *next(filter(None, advised), ()))
     return Explanation(
         name=f"{name_of(obj)} ({at})" if at else name_of(obj),

@@ -30,7 +30,7 @@ from llama_index.core.utils import get_tokenizer
 
 import fineflow
 from fineflow.adapters.core.snapshot import MOST
-from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared
+from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared_code
 from fineflow.testing.llamaindex.differential import assert_same_index
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
@@ -90,7 +90,7 @@ def test_undeclared_code_keeps_an_object_on_the_event_loop_wherever_it_is(place:
 
 
 def test_says_what_is_not_declared() -> None:
-    assert {*undeclared(holding([own, Own()]))} == {own, Own}
+    assert {*undeclared_code(holding([own, Own()]))} == {own, Own}
 
 
 class Size(Enum):

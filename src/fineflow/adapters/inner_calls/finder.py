@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.inner_calls.arguments import FunctionArguments, comparable, is_declared, lasting
-from fineflow.adapters.inner_calls.components import Components
+from fineflow.adapters.inner_calls.components import Arguments, Components
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
@@ -180,9 +180,7 @@ class CallFinder:
     ) -> FoundCall | None:
         """Returns the call that stock is about to make. One that no walk has found yet is noted for the next ones."""
         for found in self.calls:
-            if found.taken or not self._is_call(found, component, name) or not equal(found.key, key):
-                continue
-            if not self._components.told_apart(component, (found.args, found.named), (args, named)):
+            if not found.taken and self._is_equal(found, component, name, key, (args, named)):
                 found.taken = True
                 return found
         if is_declared(component) and not self.pays(component, name):
@@ -211,6 +209,10 @@ class CallFinder:
         if isinstance(call.component, Fresh):
             return call.component.same(component)
         return call.component is component or self._components.same(call.component, component, self._fresh.shared())
+
+    def _is_equal(self, call: FoundCall, component: Any, name: str, key: Any, given: Arguments) -> bool:
+        same = self._is_call(call, component, name) and equal(call.key, key)
+        return same and not self._components.told_apart(component, (call.args, call.named), given)
 
     @property
     def held(self) -> InTheWay | None:
@@ -506,9 +508,7 @@ class CallFinder:
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
         wanted = FunctionArguments(args, named) if is_declared(obj) else self._arguments(key)
         for found in self.calls:
-            if found.met or not self._is_call(found, obj, name) or not equal(found.key, wanted):
-                continue
-            if not self._components.told_apart(obj, (found.args, found.named), (args, named)):
+            if not found.met and self._is_equal(found, obj, name, wanted, (args, named)):
                 found.met = found.walked = True
                 found.task, found.beside = self._walk.task, self._walk.going_on()
                 return found

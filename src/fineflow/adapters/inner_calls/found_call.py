@@ -19,26 +19,13 @@ class FoundCall:
     met: in the current walk. begun: it was started ahead. taken: stock is making it. since, ended: when it began, and
     when it had its result (0: not yet), in seconds. processor: processor time of the process when it began.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it. shared: its result
-    may have parts of its arguments; None if nobody has asked. task: that makes it. beside:
-    tasks that may be going on when it is made.
+    may have parts of its arguments; None if nobody has asked. task: that makes it. beside: tasks that may be going on
+    when it is made.
     """
 
     __slots__ = (
-        *(
-            "ahead",
-            "args",
-            "begun",
-            "beside",
-            "component",
-            "ended",
-            "failed",
-            "key",
-            "met",
-            "name",
-            "named",
-            "processor",
-        ),
-        *("shared", "since", "taken", "task", "value", "walked", "whole"),
+        *("ahead", "args", "begun", "beside", "component", "ended", "failed", "key", "met", "name", "named"),
+        *("processor", "shared", "since", "taken", "task", "value", "walked", "whole"),
     )
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:

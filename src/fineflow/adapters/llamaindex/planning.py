@@ -31,7 +31,7 @@ from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
 from fineflow.adapters.llamaindex.reading import refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared
+from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared_code
 from fineflow.adapters.llamaindex.user_functions import calls_components, calls_in, functions_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import bodies
@@ -158,16 +158,19 @@ def _components(obj: Any, part: str) -> Iterator[Any]:
 
 def _note_blocking(obj: Any, way: Way, b: IndexBuilder, trusting: bool) -> None:
     """Notes the user's own classes because of which work stays on the event loop."""
-    blocking = (each for each in _components(obj, way.part) if any(blocks(type(each), name) for name in _ASYNC))
-    kinds = (kind for each in blocking if not trusting for kind in undeclared(each) if isinstance(kind, type))
-    for kind in dict.fromkeys(kinds):
+    blocking = [] if trusting else [each for each in _components(obj, way.part) if _blocks(each, _ASYNC)]
+    for kind in dict.fromkeys(code for each in blocking for code in undeclared_code(each) if isinstance(code, type)):
         b.note("", False, f"its work blocks the event loop, as in stock: {OwnClass(kind)}")
 
 
 def _blocking(obj: Any, used: Iterable[Any], trusting: bool) -> bool:
     """Returns True if an async call would block the event loop with work that may leave it."""
     names = (*_ASYNC, *_INGESTING) if ingests(obj) else _ASYNC
-    return any(blocks(type(each), name) and may_leave(each, trusting) for each in used for name in names)
+    return any(_blocks(each, names) and may_leave(each, trusting) for each in used)
+
+
+def _blocks(component: Any, names: Iterable[str]) -> bool:
+    return any(blocks(type(component), name) for name in names)
 
 
 def _pays(p: Primitive, sync: bool) -> bool:

@@ -1,4 +1,4 @@
-"""What must stay in the thread of its caller: some databases, and code of the user's that nobody has declared."""
+"""Decides which objects may run in worker threads: those of known code, on databases that any thread may use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ _DATA = (
     *(*SKIPPED, str, bytes, int, float, complex, type(None), Enum),
     *(BaseNode, IndexStruct, SimpleVectorStoreData, SimpleGraphStoreData, LabelledPropertyGraph),
 )
-_HANDLERS = CallbackManager  # users' handlers are called wherever events come from
 _HOOKS = frozenset({"messages_to_prompt", "completion_to_prompt", "output_parser", "query_wrapper_prompt"})  # of LLMs
 _UNUSED = frozenset({"_transformations", "_llm"})  # of an index: only when it gets nodes
 
@@ -48,7 +47,7 @@ def may_leave(obj: Any, trusting: bool) -> bool:
     It may if all its code is known. The user's own, which nobody has declared, may rely on what holds on the loop: its
     calls do not overlap, it sees the loop, and what it sets in context variables stays. trusting: all is known.
     """
-    return not stays(obj) and (trusting or next(undeclared(obj), None) is None)
+    return not stays(obj) and (trusting or next(undeclared_code(obj), None) is None)
 
 
 def check_may_leave(obj: Any, b: IndexBuilder) -> None:
@@ -64,7 +63,7 @@ def known_arguments(given: Iterable[Any]) -> bool:
     return all(map(known_class, {*map(type, parts), *map(type, nodes)}))
 
 
-def undeclared(obj: Any) -> Iterator[type | FunctionType]:
+def undeclared_code(obj: Any) -> Iterator[type | FunctionType]:
     """Yields the user's own classes and functions, of which an object is made, that nobody has declared."""
     for each in _parts(obj, into_declared=False):
         if type(each) is FunctionType:
@@ -147,6 +146,6 @@ def _held(obj: Any, into_declared: bool) -> Iterable[Any]:
 @lru_cache(maxsize=1024)
 def _looked_into(kind: Any) -> bool:
     """Returns True for classes of LlamaIndex's and the user's, and for those made from them."""
-    return not issubclass(kind, _HANDLERS) and any(
+    return not issubclass(kind, CallbackManager) and any(  # handlers are called wherever events come from
         each.__module__.partition(".")[0] == "llama_index" or of_application(each.__module__) for each in kind.__mro__
     )

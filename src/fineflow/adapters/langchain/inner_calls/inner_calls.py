@@ -76,7 +76,7 @@ from fineflow.declare import active
 from fineflow.ir import Effect, Primitive
 from fineflow.runtime.queues.in_vain import bounded
 
-_SCALARS = frozenset({int, float, bool})
+_NUMBERS = (int, float, bool)
 
 Calls = TypeVar("Calls", bound=InnerCalls)
 
@@ -429,4 +429,4 @@ def _configurable(args: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str,
 def _alike(left: Any, right: Any) -> bool:
     if isinstance(left, str) and isinstance(right, str):  # a text that was generated may be of a subclass
         return str.__eq__(left, right)
-    return left is right or (type(left) is type(right) and type(left) in _SCALARS and bool(left == right))
+    return left is right or (type(left) is type(right) and type(left) in _NUMBERS and bool(left == right))
