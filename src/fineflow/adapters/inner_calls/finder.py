@@ -510,12 +510,12 @@ class CallFinder:
         for found in self.calls:
             if not found.met and self._is_equal(found, obj, name, wanted, (args, named)):
                 found.met = found.walked = True
-                found.task, found.beside = self._walk.task, self._walk.going_on()
+                found.task, found.beside = self._walk.tasks.current, self._walk.tasks.beside()
                 return found
         made = FoundCall(obj, name, wanted, list(map(self._given, args)), {n: self._given(v) for n, v in named.items()})
         if is_declared(obj):
             made.key = FunctionArguments(made.args, made.named)
-        made.task, made.beside = self._walk.task, self._walk.going_on()
+        made.task, made.beside = self._walk.tasks.current, self._walk.tasks.beside()
         self.calls.append(made)
         return made
 

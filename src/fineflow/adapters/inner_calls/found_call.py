@@ -8,7 +8,7 @@ from typing import Any
 from fineflow.adapters.inner_calls.arguments import LOST, comparable, is_declared, shares, stocks_own
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.lookahead import UNKNOWN
-from fineflow.adapters.lookahead.values import Coroutine
+from fineflow.adapters.lookahead.tasks import Task
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.events import now, processor_time
 
@@ -32,8 +32,8 @@ class FoundCall:
         self.component, self.name, self.key, self.args, self.named = component, name, key, args, named
         self.value: Any = UNKNOWN
         self.shared: bool | None = None
-        self.task: Coroutine | None = None
-        self.beside: Sequence[Coroutine] = ()
+        self.task: Task | None = None
+        self.beside: Sequence[Task] = ()
         self.ahead: CallAhead | None = None
         self.met = self.walked = True
         self.begun = self.taken = self.failed = False

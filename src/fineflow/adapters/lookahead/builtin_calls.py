@@ -271,7 +271,7 @@ def _gathered(walk: Walk, args: list[Any], named: Named) -> Any:
     """``asyncio.gather``: what several coroutines change, they change in any order."""
     tasks = tuple(each for each in args if isinstance(each, Coroutine))
     for each in tasks:
-        walk.opens(each)
+        walk.tasks.opens(each)
     inner = [task for each in args if isinstance(each, Awaited) for task in each.tasks]
     waits = partial(walk.awaited, joins=False)
     found = [walk.tries.unordered(partial(waits, each)) if len(args) > 1 else waits(each) for each in args]
@@ -281,8 +281,8 @@ def _gathered(walk: Walk, args: list[Any], named: Named) -> Any:
 def _task(walk: Walk, args: list[Any], named: Named) -> Any:
     """A task begins when the function waits for something."""
     if isinstance(args[0], Coroutine):
-        walk.opens(args[0])
-        walk.scheduled.append(args[0])
+        walk.tasks.opens(args[0])
+        walk.tasks.scheduled.append(args[0])
     elif not (unknown(args[0]) or isinstance(args[0], Awaited)):
         raise Stop(f"awaits a {type(args[0]).__name__}")
     return args[0]

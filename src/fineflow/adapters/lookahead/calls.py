@@ -315,7 +315,7 @@ def _of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
     if name in ("add_done_callback", "send", "throw", "set_name") or (name == "cancel" and begun):
         raise Stop(f"calls .{name}() of a coroutine")
     if name in ("close", "cancel"):
-        walk.scheduled[:] = [each for each in walk.scheduled if each is not owner]
+        walk.tasks.drops(owner)
         if walk.unsure:
             raise Stop("ends a coroutine in some cases")
         owner.work = _ended

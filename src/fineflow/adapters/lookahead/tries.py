@@ -108,12 +108,12 @@ class Tries:
     def back_here(self) -> Callable[[], None]:
         """Returns a function that goes on as from here, after a ``Stop`` in what is called next."""
         state, walk = self.state(), self._walk
-        flags, scheduled = (self.handling, self.aside, self.recording), list(walk.scheduled)
+        flags, scheduled = (self.handling, self.aside, self.recording), list(walk.tasks.scheduled)
 
         def back() -> None:
             self.restore(state)
             self.handling, self.aside, self.recording = flags
-            walk.scheduled[:] = scheduled
+            walk.tasks.scheduled[:] = scheduled
 
         return back
 

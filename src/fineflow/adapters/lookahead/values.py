@@ -124,24 +124,12 @@ class Awaited(NamedTuple):
 
 
 class Coroutine:
-    """A coroutine, whose work is done when it is awaited or becomes a task. work: does it, and returns the result.
+    """A coroutine, whose work is done when it is awaited or becomes a task. work: does it, and returns the result."""
 
-    within: the task that has made this one a task. overtaken: what is changed beside it, by id. changed: what it
-    changes. joined: the function waits for it, for certain. joiner: the task that waits for it, for certain. under_way:
-    the walk is in it. ended: the walk has got through it.
-    """
-
-    __slots__ = (
-        *("changed", "ended", "joined", "joiner", "overtaken", "result", "under_way", "unsure", "within", "work"),
-    )
+    __slots__ = ("result", "unsure", "work")
 
     def __init__(self, work: Callable[[], Any], unsure: int) -> None:
         self.work, self.unsure = work, unsure
-        self.joined = self.ended = self.under_way = False
-        self.overtaken: dict[int, Any] = {}
-        self.changed: dict[int, Any] = {}
-        self.within: Coroutine | None = None
-        self.joiner: Coroutine | None = None
         self.result: Any = NULL
 
 

@@ -22,6 +22,7 @@ from fineflow.adapters.lookahead.iteration import Generator
 from fineflow.adapters.lookahead.objects import first_value
 from fineflow.adapters.lookahead.past import Past, Stale
 from fineflow.adapters.lookahead.reachable import attributes_of, held_by
+from fineflow.adapters.lookahead.tasks import Tasks
 from fineflow.adapters.lookahead.tries import Tries
 from fineflow.adapters.lookahead.values import (
     HELD,
@@ -91,9 +92,7 @@ class Walk:
         self.kinds = set[type]()  # classes of packages and of the user's that the walk has met
         self.aliases = Aliases(self)
         self.tries = Tries(self)
-        self.scheduled: list[Coroutine] = []  # tasks that have not begun
-        self.open: list[Coroutine] = []  # tasks for which the function has not waited yet
-        self.task: Coroutine | None = None  # the one that the walk is in
+        self.tasks = Tasks(self)
         self._results: list[Any] = []  # results of components that stock has not seen yet
         self._in_results: set[int] = set()  # what these refer to
         self._fixed: dict[int, Any] = {}  # containers that the function may not change, by id
@@ -120,9 +119,7 @@ class Walk:
 
     def leave(self) -> None:
         """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
-        del self.host, self.aliases, self.tries
-        self.scheduled.clear()
-        self.open.clear()
+        del self.host, self.aliases, self.tries, self.tasks
 
     @property
     def changes_others(self) -> bool:
@@ -166,68 +163,16 @@ class Walk:
         tasks: Sequence[Coroutine] = ()
         if isinstance(value, Coroutine):
             tasks = (value,)
-            self.scheduled[:] = [each for each in self.scheduled if each is not value]
-            value = self._inside(value) if value in self.open else self.done(value)
+            self.tasks.drops(value)
+            value = self.tasks.done(value)
         elif isinstance(value, Awaited):
             value, tasks = value
         elif not unknown(value):
             raise Stop(f"awaits a {type(value).__name__}")
-        while self.scheduled:
-            self._inside(self.scheduled.pop(0))
-        for task in tasks if joins else ():
-            self._joins(task)
+        self.tasks.begin()
+        if joins:
+            self.tasks.joins(tasks)
         return value
-
-    def opens(self, task: Coroutine) -> None:
-        """Makes a coroutine a task: until it is joined, it is not known how far it is."""
-        if task not in self.open:
-            task.within = self.task
-            self.open.append(task)
-
-    def going_on(self) -> list[Coroutine]:
-        """Returns the tasks that may be going on beside what the walk is in."""
-        inside = self._around()
-        return [each for each in self.open if each not in inside]
-
-    def _around(self) -> list[Coroutine]:
-        inside, task = list[Coroutine](), self.task
-        while task is not None:
-            inside.append(task)
-            task = task.within
-        return inside
-
-    def _joins(self, task: Coroutine) -> None:
-        """Notes that the walk waits for a task here: it has ended for certain when the function has waited, too."""
-        if task not in self.open or self.unsure != task.unsure:
-            return
-        if self.task is not None:
-            task.joiner = self.task
-            return
-        self.open.remove(task)
-        task.joined = True
-        for each in [each for each in self.open if each.joiner is task]:
-            self._joins(each)
-
-    def _inside(self, task: Coroutine) -> Any:
-        if task.under_way:
-            raise Stop("awaits a task that waits for this one")
-        outer, self.task, task.under_way = self.task, task, True
-        try:
-            value = self.done(task)
-            task.ended = self.unsure == task.unsure
-            return value
-        finally:
-            self.task, task.under_way = outer, False
-
-    def _overtakes(self, value: Any) -> None:
-        """Notes a change of something that the walk did not create: tasks beside may come to their calls after it."""
-        if self.open:
-            inside = self._around()
-            for each in inside:
-                each.changed[id(value)] = value
-            for each in self.open:
-                if each not in inside:
-                    each.overtaken[id(value)] = value
 
     def done(self, coroutine: Coroutine) -> Any:
         """Walks through the work of a coroutine, unless that has been done for certain; returns its result."""
@@ -338,7 +283,7 @@ class Walk:
             if self._given.get(id(value)) is not value:
                 self.host.changes(value)
             self._outside = True
-            self._overtakes(value)
+            self.tasks.changes(value)
         self._tainted[id(value)] = value
 
     def moved(self, value: Any) -> bool:
@@ -361,7 +306,7 @@ class Walk:
 
         A text is the name of a resource that no component is.
         """
-        self._overtakes(obj)
+        self.tasks.changes(obj)
         self._outside = True
         if type(obj) is not str:
             self.host.changes(obj)
@@ -462,7 +407,7 @@ class Walk:
         """
         if self.tries.aside:
             return
-        self._overtakes(place)
+        self.tasks.changes(place)
         self.past.keep(place, name, before, new=self._is_new(place))
         now = self.assigned(place, name, before)
         self.tries.assigns(place, name, now)
