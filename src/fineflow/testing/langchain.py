@@ -52,7 +52,7 @@ class FakeChat(BaseChatModel):
     gate: Gate | None = Field(default=None, exclude=True, repr=False)
     token_gate: Gate | None = Field(default=None, exclude=True, repr=False)
     meter: Meter = Field(default_factory=Meter, exclude=True, repr=False)
-    model_config = ConfigDict(arbitrary_types_allowed=True)
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
     @property
     def _llm_type(self) -> str:

@@ -80,7 +80,7 @@ def test_a_search_in_a_task_finds_what_the_function_has_added_before_the_task_be
 
 
 def test_searches_in_tasks_start_early_where_nothing_is_changed() -> None:
-    answers = chain(latency=1.0)
+    answers = chain(prefill=1.0)
     retriever = FakeRetriever(documents=[Document("x")], latency=1.0)
 
     async def searches(question: str) -> int:
@@ -103,7 +103,7 @@ class Side:
     def __init__(self, *, declared: bool) -> None:
         self.store = InMemoryVectorStore(FakeEmbeddings(dimensions=4, latency=0.005))
         self.store.add_texts(["tower"])
-        self.first, self.model = chain(latency=0.01), chain(latency=0.01)
+        self.first, self.model = chain(prefill=0.01), chain(prefill=0.01)
 
         def adds(text: str) -> None:
             self.store.add_texts([text])

@@ -26,7 +26,7 @@ def variants(asked: list[str]) -> Any:
             asked.append(name)
             return f"{name}: {messages[-1].content}"
 
-        return FakeChat(answers=said, latency=0.01)
+        return FakeChat(answers=said, prefill=0.01)
 
     both = model("a").configurable_alternatives(
         ConfigurableField(id="which"), default_key="a", b=model("b"), c=model("c")
@@ -40,7 +40,7 @@ def test_each_call_gets_the_answer_of_its_own_variant_and_none_is_made_twice(ent
     def run(*, optimized: bool) -> tuple[Any, list[str]]:
         asked: list[str] = []
         chain = variants(asked)
-        first = ChatPromptTemplate.from_template("{text}") | FakeChat(default=chosen, latency=0.01) | StrOutputParser()
+        first = ChatPromptTemplate.from_template("{text}") | FakeChat(default=chosen, prefill=0.01) | StrOutputParser()
 
         async def program(text: str) -> list[str]:
             which = await first.ainvoke({"text": text})

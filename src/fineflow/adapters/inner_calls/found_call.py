@@ -9,6 +9,7 @@ from fineflow.adapters.inner_calls.arguments import LOST, comparable, is_declare
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.tasks import Task
+from fineflow.runtime.call import written
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.events import now, processor_time
 
@@ -20,12 +21,12 @@ class FoundCall:
     when it had its result (0: not yet), in seconds. processor: processor time of the process when it began.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it. shared: its result
     may have parts of its arguments; None if nobody has asked. task: that makes it. beside: tasks that may be going on
-    when it is made.
+    when it is made. version: of what it searches, as of when it began ahead (``written``).
     """
 
     __slots__ = (
         *("ahead", "args", "begun", "beside", "component", "ended", "failed", "key", "met", "name", "named"),
-        *("processor", "shared", "since", "taken", "task", "value", "walked", "whole"),
+        *("processor", "shared", "version", "since", "taken", "task", "value", "walked", "whole"),
     )
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -39,6 +40,7 @@ class FoundCall:
         self.begun = self.taken = self.failed = False
         self.whole = not is_declared(component)
         self.since = self.ended = self.processor = 0.0
+        self.version: written.Version = ()
 
     def begins(self) -> None:
         """Notes when it begins."""

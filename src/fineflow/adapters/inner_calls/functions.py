@@ -25,6 +25,7 @@ from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
+from fineflow.adapters.inner_calls import watched_stores
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through, merging
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.python.bytecode import location
@@ -32,6 +33,7 @@ from fineflow.declare import active, undeclared
 from fineflow.ir import Graph, Note, Ref
 from fineflow.ir.meta import INSIDE
 from fineflow.options import Options
+from fineflow.runtime.call import written
 from fineflow.runtime.call.visits import Visit, Visits
 
 CALL = "__call__"
@@ -46,6 +48,8 @@ Refused = Callable[[Any], str]
 _SEVERAL = "calls of {} in it that need nothing from each other start together"
 _ONCE = "steps inside of its call of {} may start earlier"
 _MADE = "steps inside of calls of what {} makes in it may start earlier"
+
+written.finders.append(watched_stores.keys)
 
 _visits: WeakKeyDictionary[Any, Visits] = WeakKeyDictionary()
 

@@ -45,6 +45,7 @@ from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.declare import active, undeclared
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
+from fineflow.runtime.call import written
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now, processor_time
 from fineflow.runtime.loop.runtime_loop import engine_loop
@@ -238,6 +239,8 @@ class InnerCalls:
             return
         ahead = self._ahead(call, self._bounds.limit(loop))
         call.begins()
+        if isinstance(ahead, MethodAhead):  # the searches of a graph note it one by one
+            call.version = written.version(call.component)
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = ahead
 
@@ -307,7 +310,7 @@ class InnerCalls:
                     return None
                 if not found.begun:
                     self._alone(found)
-                elif found.ahead is not None and not found.ahead.fits(args, named):
+                elif found.ahead is not None and not (found.ahead.fits(args, named) and written.holds(found.version)):
                     found.ahead.drop()
                     found.ahead = None
                 return found

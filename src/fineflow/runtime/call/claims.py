@@ -16,6 +16,7 @@ from enum import Enum, auto
 from types import TracebackType
 from typing import Any, Protocol
 
+from fineflow.runtime.call import written
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import CLAIMED, JOINED, Stamps, Trace
 from fineflow.runtime.queues.in_vain import Request
@@ -60,7 +61,8 @@ class Entry:
     reports: see ``Reports``; None if there are none. whole: the sum of the pieces, computed on first use.
     slot: of the component's call (``query.Slot``). request: that the work is, if it is one. stamps, number: where the
     graph's trace records a claim; stamps is None after the claim. task: does the work. held: threads of stock that wait
-    for it, and tasks. left: the call has ended, and left the work to these.
+    for it, and tasks. left: the call has ended, and left the work to these. version: of what it searches, as of when it
+    began (``written``); () for work that searches nothing.
     """
 
     __slots__ = (
@@ -87,6 +89,7 @@ class Entry:
         "stream",
         "task",
         "value",
+        "version",
         "whole",
         "worker",
     )
@@ -109,6 +112,7 @@ class Entry:
         self.request: Request | None = None
         self.stamps: Stamps | None = None
         self.number = 0
+        self.version: written.Version = ()
         self.task: asyncio.Task[Any] | None = None
         self.held = 0
         self.left = False
@@ -333,7 +337,7 @@ class Claims:
         """Returns the entry for a call that stock makes, and True if stock has to do the work itself."""
         for entry in self._at(leaf):
             again = entry.for_stock and (not entry.shared or entry.error is not None)  # a retry calls the component
-            if not again and equal(entry.key, key) and usable(entry):
+            if not again and equal(entry.key, key) and usable(entry) and written.holds(entry.version):
                 entry.for_stock = True
                 if entry.request is not None:
                     if entry.request.held:
