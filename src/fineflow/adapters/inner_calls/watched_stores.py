@@ -15,27 +15,34 @@ from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
 
+from pydantic import BaseModel
+
 from fineflow.adapters.core.batched_search import chroma_contents
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.declare import declaration
 from fineflow.runtime.call import written
 
 _WRITES = re.compile(
     "(a|async_)?(add|append|clear|delete|drop|insert|mdelete|merge|mset|put|remove|reset|upsert|update)(_|$)"
 )
 _READS = re.compile("(a|async_)?(get|mget|query|retrieve|search|similarity_search)(_|$)")
-_MODELS = (
-    "embed_query",
-    "get_query_embedding",
-    "generate_prompt",
-    "complete",
-)  # may keep answers, which change nothing
-_OTHERS = re.compile(r"(pydantic|torch|numpy|asyncio|concurrent|threading|logging|collections|builtins|types)(\.|$)")
+_LOOKED_INTO = re.compile("langchain|llama_index|chromadb|fineflow")  # modules of stores, and of what holds them
+_NO_STORES = ("embed_query", "get_query_embedding", "generate_prompt", "complete", "on_llm_start", "on_event_start")
+"""Methods of models, which may keep their answers, and of handlers, which may hold anything."""
 _CONTAINERS = (dict, list, set)
-_MOST = 200  # objects that are looked at
+_BASES = (object, *_CONTAINERS, BaseModel)
+_MOST = 2000  # objects that are looked at
 
 
 def keys(component: Any) -> Sequence[Hashable]:
-    """Returns the keys of all stores that a component searches, writes to which count from now on."""
+    """Returns the keys of all stores that a component searches, writes to which count from now on.
+
+    For a declared function these are the stores that it is declared to read.
+    """
+    promise = declaration(component)
+    if promise is not None:  # a function: the objects that it is declared to read
+        return tuple(key for read in promise.reads if not isinstance(read, str) for key in keys(read))
     parts = tuple(map(id, _attributes(component).values()))
     kept = _known.get(id(component))
     if kept is not None and kept[0]() is component and kept[1] == parts:
@@ -72,7 +79,7 @@ def _held(component: Any) -> Iterator[Any]:
         kind: Any = type(each)
         if kind in (list, tuple, dict):
             todo += _objects(each)
-        elif _is_looked_into(kind):
+        elif each is component or _is_looked_into(kind):
             todo += _attributes(each).values()
             if _writers(kind):
                 yield each
@@ -87,9 +94,8 @@ def _objects(container: Any) -> Sequence[Any]:
 
 @lru_cache(maxsize=1024)
 def _is_looked_into(kind: type) -> bool:
-    return not (
-        issubclass(kind, type) or _OTHERS.match(kind.__module__) or any(hasattr(kind, name) for name in _MODELS)
-    )
+    known = _LOOKED_INTO.match(kind.__module__) or (_writers(kind) and not of_package(kind.__module__))
+    return bool(known) and not any(hasattr(kind, name) for name in _NO_STORES)
 
 
 def _attributes(obj: Any) -> dict[str, Any]:
@@ -106,8 +112,7 @@ def _attributes(obj: Any) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _writers(kind: type) -> tuple[str, ...]:
     """Returns the names of the methods of a class that write."""
-    mro = [base for base in kind.__mro__ if not _OTHERS.match(base.__module__)]
-    names = dict.fromkeys(name for base in mro for name in vars(base))
+    names = dict.fromkeys(name for base in kind.__mro__ if base not in _BASES for name in vars(base))
     if not any(map(_READS.match, names)):
         return ()
     return tuple(name for name in names if _WRITES.match(name) and isinstance(getattr(kind, name, None), FunctionType))
