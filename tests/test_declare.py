@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from langchain_core.tools import tool
 
-from fineflow.declare import declared, effects, external, pure, resource_name
+from fineflow import declare
+from fineflow.declare import Declaration, declaration, declared, effects, external, pure, resource_name
 from fineflow.ir import Effect
 
 
@@ -147,3 +148,28 @@ def test_a_declaration_ends_with_its_function() -> None:
     gc.collect()
     entry = fineflow.declare._declared.get(key)
     assert entry is None or entry[0]() is not None
+
+
+class Shelf:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def books(self) -> str:
+        return self.name
+
+
+def test_a_bound_method_is_declared_for_its_object() -> None:
+    declared, other = Shelf("a"), Shelf("b")
+    assert effects(reads=declared)(declared.books)() == "a"
+    assert declaration(declared.books) == Declaration(reads=(declared,))
+    assert declaration(other.books) is declaration(Shelf.books) is None
+    assert declaration(functools.partial(declared.books)) == Declaration(reads=(declared,))
+
+
+def test_the_declaration_of_a_bound_method_goes_with_its_object() -> None:
+    before = len(declare._declared)
+    shelf = Shelf("a")
+    effects(reads="books")(shelf.books)
+    assert len(declare._declared) == before + 1
+    del shelf
+    assert len(declare._declared) == before

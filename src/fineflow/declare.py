@@ -53,8 +53,8 @@ class Declaration:
         return replace(parts[0], also=tuple(parts[1:]))
 
 
-# id of the function -> the function and its declaration
-_declared: dict[int, tuple[weakref.ref[Any], Declaration]] = {}
+# By the id of a function, and of a bound method's object and function: the function or the object, and the declaration.
+_declared: dict[int | tuple[int, int], tuple[weakref.ref[Any], Declaration]] = {}
 
 
 def pure(func: F) -> F:
@@ -85,7 +85,8 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     looks at the run that it belongs to (``interrupt``, ``get_config``), is called in its place, and so are calls after
     a change of something that the calling function did not make.
 
-    A store given as a resource is the one that vector store retrievers search. Raises ValueError if no resource is
+    Of a bound method it says what that does for this object; above a method in its class, for each. A store given as a
+    resource is the one that vector store retrievers search. Raises ValueError if no resource is
     given, and TypeError for positional arguments, as in ``@effects`` without parentheses.
     """
     if misplaced:
@@ -277,14 +278,15 @@ def declaration(func: Any) -> Declaration | None:
     None if there is none.
     """
     for _ in range(16):  # a partial of a partial of ...; the bound guards against objects that refer to themselves
-        entry = _declared.get(id(func))
-        if entry is not None and entry[0]() is func:
+        bound = isinstance(func, MethodType)
+        entry = _declared.get((id(func.__self__), id(func.__func__)) if bound else id(func))
+        if entry is not None and entry[0]() is (func.__self__ if bound else func):
             return entry[1]
         if any(func is each for each in _supposed.get()):
             return Declaration()
         if type(func) is functools.partial:
             func = func.func
-        elif isinstance(func, MethodType):
+        elif bound:
             func = func.__func__
         elif type(func).__name__ == "RunnableLambda":
             parts = getattr(func, "__dict__", {})
@@ -314,14 +316,14 @@ def _declare(func: Any, found: Declaration) -> None:
         if hasattr(func, "args_schema"):
             hint = ": it declares a function, so put it below @tool, which makes a tool of that"
         raise TypeError(f"expected a function to declare effects of, not {_kind(func)}{hint}")
-    target = func.__func__ if isinstance(func, MethodType) else func
-    _keep(target, found)
-    if (own := undeclared(target)) is not target:
-        _keep(own, found)
+    for each in {id(each): each for each in (func, undeclared(func))}.values():
+        _keep(each, found)
 
 
-def _keep(target: Any, found: Declaration) -> None:
-    key = id(target)
+def _keep(func: Any, found: Declaration) -> None:
+    """Notes the declaration of a function; of a bound method for this one object."""
+    bound = isinstance(func, MethodType)
+    key: Any = (id(func.__self__), id(func.__func__)) if bound else id(func)
 
     def forget(dead: weakref.ref[Any]) -> None:
         entry = _declared.get(key)
@@ -329,8 +331,8 @@ def _keep(target: Any, found: Declaration) -> None:
             del _declared[key]
 
     try:
-        reference = weakref.ref(target, forget)
+        reference = weakref.ref(func.__self__ if bound else func, forget)
     except TypeError:
-        raise TypeError(f"effects cannot be declared of {_kind(target)}: wrap it in a function of your own") from None
+        raise TypeError(f"effects cannot be declared of {_kind(func)}: wrap it in a function of your own") from None
     with _lock:
         _declared[key] = (reference, found)
