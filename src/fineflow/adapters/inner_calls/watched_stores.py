@@ -15,8 +15,6 @@ from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
 
-from pydantic import BaseModel
-
 from fineflow.adapters.core.batched_search import chroma_contents
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
@@ -31,7 +29,7 @@ _LOOKED_INTO = re.compile("langchain|llama_index|chromadb|fineflow")  # modules 
 _NO_STORES = ("embed_query", "get_query_embedding", "generate_prompt", "complete", "on_llm_start", "on_event_start")
 """Methods of models, which may keep their answers, and of handlers, which may hold anything."""
 _CONTAINERS = (dict, list, set)
-_BASES = (object, *_CONTAINERS, BaseModel)
+_BASES = ("builtins", "pydantic.main")  # modules of base classes that are no stores
 _MOST = 2000  # objects that are looked at
 
 
@@ -112,7 +110,7 @@ def _attributes(obj: Any) -> dict[str, Any]:
 @lru_cache(maxsize=1024)
 def _writers(kind: type) -> tuple[str, ...]:
     """Returns the names of the methods of a class that write."""
-    names = dict.fromkeys(name for base in kind.__mro__ if base not in _BASES for name in vars(base))
+    names = dict.fromkeys(name for base in kind.__mro__ if base.__module__ not in _BASES for name in vars(base))
     if not any(map(_READS.match, names)):
         return ()
     return tuple(name for name in names if _WRITES.match(name) and isinstance(getattr(kind, name, None), FunctionType))
