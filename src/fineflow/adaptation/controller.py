@@ -111,8 +111,7 @@ class Controller:
             searched = now() - began
             asking.done_within(0.0 if on_engine_loop() else self._patience(searched))  # which would stop the loop
         finally:
-            if not asking.outcome.done():
-                asking.cancel()
+            asking.cancel()
         return self._decision(query, found, asking.outcome, began, searched), found
 
     def _estimate(self, query: str) -> Coroutine[Any, Any, Estimate]:

@@ -29,7 +29,7 @@ from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution, Failed
 from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.call.streams import Stream
-from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop
+from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop, post
 from fineflow.runtime.loop.submission import RuntimeSubmission
 from fineflow.runtime.queues.request_context import query, started
 
@@ -134,9 +134,8 @@ class SemanticProgram:
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls a function on the program's loop."""
-        with suppress(RuntimeError):  # it is closed
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(function)
+        if self._loop is not None:
+            post(self._loop, function)
 
     # On the loop.
 

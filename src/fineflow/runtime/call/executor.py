@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
@@ -29,6 +28,7 @@ from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.runtime_loop import post
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.in_vain import Request
@@ -343,8 +343,7 @@ class Execution(Values):
         return entry
 
     def _post(self, begin: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # its loop is closed
-            self.call.loop.call_soon_threadsafe(begin, context=self.call.context)
+        post(self.call.loop, begin, context=self.call.context)
 
     def _begin(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
         """Starts work that had to wait for its permission, if it has it now."""

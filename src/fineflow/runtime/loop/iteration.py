@@ -54,8 +54,7 @@ def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: co
                 while channel.wait_for_item():
                     yield channel.take()
         finally:  # only cancel: closing the channel too would close the source, and cancelling would interrupt that
-            if not work.outcome.done():
-                work.stop()
+            work.stop()
 
 
 async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0) -> AsyncIterator[T]:
@@ -75,12 +74,7 @@ async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0
     async with silent_at_exit:
         work = RuntimeSubmission(partial(pump, make, channel))
         channel.end_with(work.outcome)
-
-        def leave() -> None:
-            if not work.outcome.done():
-                work.cancel()
-
-        _abandoned = _OnCollection(leave)
+        _abandoned = _OnCollection(work.cancel)
         try:
             work.start()
             while await channel.wait_for_item_async():

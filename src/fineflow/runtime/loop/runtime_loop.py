@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 _EXIT_SECONDS = 5.0  # interpreter exit waits so long for tasks that do not react to their cancellation
 
@@ -128,6 +129,29 @@ def on_engine_loop() -> bool:
         return True
     loop = asyncio._get_running_loop()
     return loop is not None and loop in _hosts
+
+
+# Any loop, from any thread.
+
+
+def post(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[..., Any],
+    *args: Any,
+    context: contextvars.Context | None = None,
+) -> bool:
+    """Calls a function on a loop, without waiting for it. Returns False if the loop is closed: nobody waits there."""
+    try:
+        loop.call_soon_threadsafe(function, *args, context=context)
+    except RuntimeError:
+        return False
+    return True
+
+
+def set_done(future: asyncio.Future[None]) -> None:
+    """Sets the future, unless it is done or cancelled. Call it on the future's loop."""
+    if not future.done():
+        future.set_result(None)
 
 
 # Loops in virtual time: their engines must follow their clock, so they cannot live on the runtime's loop.
