@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import CLAIMED, JOINED, Stamps, Trace
+from fineflow.runtime.loop.runtime_loop import set_done
 from fineflow.runtime.loop.workers import STOPPED, carried
 from fineflow.runtime.queues.in_vain import Request
 
@@ -177,8 +178,7 @@ class Entry:
             self._settle(self._future)
         waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            set_done(waiter)
         follower, self._follower = self._follower, None
         if follower is None:
             return

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.channel import Channel, aclose, pump
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
-from fineflow.runtime.loop.runtime_loop import on_engine_loop, refuse_blocking
+from fineflow.runtime.loop.runtime_loop import on_engine_loop, outside, refuse_blocking
 from fineflow.runtime.loop.submission import RuntimeSubmission
 from fineflow.runtime.loop.workers import submit
 
@@ -115,11 +113,10 @@ async def iterate_in_thread(make: Callable[[], Iterator[T]], *, buffer: int) -> 
             channel.end()
 
     submit(work)
-    waiting = getattr(asyncio.get_running_loop(), "outside", nullcontext)  # stops the clock of a loop in virtual time
     _abandoned = _OnCollection(channel.close)
     try:
         while True:
-            with waiting():
+            with outside():
                 if not await channel.wait_for_item_async():
                     return
             yield channel.take()

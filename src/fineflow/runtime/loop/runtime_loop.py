@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 _EXIT_SECONDS = 5.0  # interpreter exit waits so long for tasks that do not react to their cancellation
@@ -162,6 +163,12 @@ virtual_loop: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = context
     "fineflow_virtual_loop", default=None
 )
 """The loop in virtual time that the current context belongs to; worker threads inherit it."""
+
+
+def outside() -> AbstractContextManager[None]:
+    """Returns a block that awaits a thread: it stops the clock of the running loop if that is in virtual time."""
+    stops: Callable[[], AbstractContextManager[None]] = getattr(asyncio.get_running_loop(), "outside", nullcontext)
+    return stops()
 
 
 def add_engine_host(loop: asyncio.AbstractEventLoop) -> None:

@@ -17,12 +17,11 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext
 from itertools import count
 from time import monotonic
 from typing import Any, TypeVar
 
-from fineflow.runtime.loop.runtime_loop import post
+from fineflow.runtime.loop.runtime_loop import outside, post
 
 T = TypeVar("T")
 
@@ -133,7 +132,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     _pool.submit(_job(function, contextvars.copy_context(), loop, done))
-    with getattr(loop, "outside", nullcontext)():  # stops the clock of a loop in virtual time
+    with outside():
         return await done
 
 
