@@ -20,7 +20,7 @@ from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.runtime_loop import refuse_blocking
-from fineflow.runtime.loop.submission import POLL_SECONDS, until
+from fineflow.runtime.loop.submission import POLL_SECONDS, done_within, until
 
 
 class SemanticVariable(Variable):
@@ -78,8 +78,7 @@ class SemanticVariable(Variable):
                 left = POLL_SECONDS if until is None else min(until - monotonic(), POLL_SECONDS)
                 if left <= 0:
                     raise self._late(timeout)
-                with suppress(TimeoutError):
-                    self._outcome.exception(left)
+                done_within(self._outcome, left)
             scopes.check()
         return self._outcome.result()
 

@@ -336,21 +336,18 @@ class Execution(Values):
             entry.in_pieces, entry.stream = True, Stream()
         if not self.call.claims.closed and (p.op is not Op.CALL or p.effects.kind is not Effect.PURE):
             entry.request = request = Request(p.component, self.call.account)
-            begin = partial(self._begin, p, entry, start, in_slot)
-            if not request.begin(partial(self._post, begin)):
-                return entry
-        self._produce(p, entry, start, in_slot)
+            self._begin(p, entry, request, start, in_slot)
+        else:
+            self._produce(p, entry, start, in_slot)
         return entry
 
-    def _post(self, begin: Callable[[], None]) -> None:
-        post(self.call.loop, begin, context=self.call.context)
+    def _begin(self, p: Primitive, entry: Entry, request: Request, start: Start, in_slot: bool) -> None:
+        """Starts work that needs a permission, as soon as it has it."""
 
-    def _begin(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
-        """Starts work that had to wait for its permission, if it has it now."""
-        assert entry.request is not None
-        if not self.call.claims.closed and entry.request.begin(
-            partial(self._post, partial(self._begin, p, entry, start, in_slot))
-        ):
+        def permitted() -> None:
+            post(self.call.loop, self._begin, p, entry, request, start, in_slot, context=self.call.context)
+
+        if not self.call.claims.closed and request.begin(permitted):
             self._produce(p, entry, start, in_slot)
 
     def _produce(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:

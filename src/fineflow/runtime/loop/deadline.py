@@ -14,7 +14,7 @@ import gc
 import itertools
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from time import monotonic
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.runtime_loop import engine_loop, post
 from fineflow.runtime.loop.scopes import Scope, check, current
+from fineflow.runtime.loop.submission import done_within
 from fineflow.runtime.loop.workers import submit
 
 T = TypeVar("T")
@@ -154,7 +155,7 @@ def _step(context: contextvars.Context, scope: Scope, function: Callable[[], T],
 
     submit(work)
     try:
-        wait([done], until - monotonic())
+        done_within(done, until - monotonic())
     finally:
         if not done.done():
             scope.stop()

@@ -11,6 +11,7 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -64,16 +65,8 @@ class Submission(Generic[T]):
 
     def wait(self, lost: Callable[[], bool] | None = None) -> T:
         """Blocks for the result. Raises the coroutine's exception; Unreachable once ``lost()`` holds."""
-        poll(self.done_within, lost)
+        poll(partial(done_within, self.outcome), lost)
         return self.outcome.result()
-
-    def done_within(self, seconds: float) -> bool:
-        """Blocks until there is an outcome, at most so long. Returns whether there is one."""
-        try:
-            self.outcome.exception(seconds)
-        except TimeoutError:
-            return False
-        return True
 
     async def wait_async(self) -> T:
         """Waits for the result, on any event loop. Raises the coroutine's exception.
@@ -217,6 +210,15 @@ def _create_tasks(works: Sequence[Submission[Any]]) -> None:
 def _raise_failure(error: BaseException | None) -> None:
     if isinstance(error, Exception):
         raise error
+
+
+def done_within(outcome: Future[Any], seconds: float) -> bool:
+    """Blocks until there is an outcome, at most so long. Returns False if there is none. Quicker than ``wait``."""
+    try:
+        outcome.exception(seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 def until(outcome: Future[Any]) -> asyncio.Future[None]:
