@@ -118,10 +118,10 @@ def deadline_passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Makes the deadlines of sync calls pass when the test calls it, not after the seconds that they are given."""
     passed: Future[None] = Future()
 
-    def held(calls: Sequence[Future[Any]], seconds: float) -> Any:
-        return wait([*calls, passed], seconds, return_when=FIRST_COMPLETED)
+    def held(call: Future[Any], seconds: float) -> None:
+        wait([call, passed], seconds, return_when=FIRST_COMPLETED)
 
-    monkeypatch.setattr(deadline, "wait", held)
+    monkeypatch.setattr(deadline, "done_within", held)
     return lambda: passed.set_result(None)
 
 

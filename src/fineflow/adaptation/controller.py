@@ -21,7 +21,7 @@ from fineflow.adaptation.profiler import Estimate, Profiling
 from fineflow.adaptation.speed import Speed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
-from fineflow.runtime.loop.submission import RuntimeSubmission
+from fineflow.runtime.loop.submission import RuntimeSubmission, done_within
 
 T = TypeVar("T")
 
@@ -109,10 +109,10 @@ class Controller:
             asking.start()
             found = search()
             searched = now() - began
-            asking.done_within(0.0 if on_engine_loop() else self._patience(searched))  # which would stop the loop
+            patience = 0.0 if on_engine_loop() else self._patience(searched)  # which would stop the loop
+            done_within(asking.outcome, patience)
         finally:
-            if not asking.outcome.done():
-                asking.cancel()
+            asking.cancel()
         return self._decision(query, found, asking.outcome, began, searched), found
 
     def _estimate(self, query: str) -> Coroutine[Any, Any, Estimate]:

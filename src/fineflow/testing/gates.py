@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.runtime_loop import post, set_done
 from fineflow.runtime.loop.submission import run_sync
 
 
@@ -24,17 +25,14 @@ class _Signal:
 
     def __init__(self) -> None:
         self.lock = threading.Condition(threading.RLock())
-        self._futures: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._futures: list[asyncio.Future[None]] = []
 
     def changed(self) -> None:
         """Makes all waiters check the state again. Called with the lock held."""
         self.lock.notify_all()
         futures, self._futures = self._futures, []
-        for loop, future in futures:
-            try:
-                loop.call_soon_threadsafe(_wake, future)
-            except RuntimeError:  # the loop of an abandoned waiter is closed
-                pass
+        for future in futures:
+            post(future.get_loop(), set_done, future)
 
     def wait_sync(self, ready: Callable[[], bool], timeout: float, what: Callable[[], str]) -> None:
         with self.lock:
@@ -50,15 +48,10 @@ class _Signal:
                         if ready():
                             return
                         future: asyncio.Future[None] = loop.create_future()
-                        self._futures.append((loop, future))
+                        self._futures.append(future)
                     await future
         except TimeoutError:
             raise TimeoutError(f"{what()}, after {timeout} s") from None
-
-
-def _wake(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class Gate:

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 import fineflow
 from fineflow.adapters.langgraph import visits
-from fineflow.runtime.call import lifecycle
+from fineflow.runtime.loop import runtime_loop
 from fineflow.testing import virtual_threads
 from fineflow.testing.langchain import FakeChat
 
@@ -197,8 +197,8 @@ def test_a_call_that_nothing_ran_ahead_of_ends_without_its_loop(monkeypatch: pyt
 
     fast: Any = fineflow.optimize(_wired(node), strict=True)
     assert fast.invoke({"text": ""}) == {"text": "", "found": []}
-    own = lifecycle.post
-    monkeypatch.setattr(lifecycle, "post", lambda *args: posted.append(args) or own(*args))
+    own = runtime_loop.post
+    monkeypatch.setattr(runtime_loop, "post", lambda *args: posted.append(args) or own(*args))
     assert fast.invoke({"text": ""}) == {"text": "", "found": []}
     assert not posted
     assert fast._self_last.trace.ended >= fast._self_last.trace.began

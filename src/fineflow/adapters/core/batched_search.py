@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.runtime.loop.workers import carried
 
 
 class Search(Protocol):
@@ -199,12 +200,8 @@ def alone(search: Search) -> Outcome:
 def _outcome(make: Callable[[], Any]) -> Outcome:
     try:
         return Outcome(make())
-    except StopIteration as stop:  # a coroutine cannot raise it
-        error = RuntimeError("a component raised StopIteration")
-        error.__cause__ = stop
-        return Outcome(None, error)
     except BaseException as error:
-        return Outcome(None, error)
+        return Outcome(None, carried(error))
 
 
 _LISTS = ("ids", "embeddings", "documents", "uris", "metadatas", "distances")  # per-query fields of a Chroma result

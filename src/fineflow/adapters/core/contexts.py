@@ -20,6 +20,7 @@ from fineflow.adapters.core.decoding import adecode, cached, checked, encode, se
 from fineflow.errors import RequestError
 from fineflow.protocols import Delta, LLMEngine, Releases, Sampling, salted
 from fineflow.runtime import events
+from fineflow.runtime.loop.runtime_loop import post
 from fineflow.runtime.loop.submission import run_async
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.llm_queue import llm_queue_of
@@ -141,8 +142,7 @@ class Context:
         self._freed = True
         work = self._work
         if work is not None:
-            with suppress(RuntimeError):  # its loop is closed, and the request gone
-                work.get_loop().call_soon_threadsafe(work.cancel)
+            post(work.get_loop(), work.cancel)
         kept, self._kept = self._kept, []
         engine = self.engine
         if isinstance(engine, Releases):

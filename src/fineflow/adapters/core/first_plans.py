@@ -11,13 +11,14 @@ import asyncio
 import os
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from contextvars import copy_context
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core import unfinished
 from fineflow.runtime.loop import workers
+from fineflow.runtime.loop.runtime_loop import outside
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.proxy import Planned
@@ -35,8 +36,7 @@ class FirstPlans:
 
         Cancelling the caller takes effect at once; the thread goes on, for other callers. Raises nothing of ``work``.
         """
-        loop = asyncio._get_running_loop()
-        if loop is None:  # a coroutine that somebody runs by hand
+        if asyncio._get_running_loop() is None:  # a coroutine that somebody runs by hand
             return
         if self._process != os.getpid():  # a forked child has none of the threads
             self._process, self._making = os.getpid(), {}
@@ -49,7 +49,7 @@ class FirstPlans:
             except RuntimeError:  # no thread starts any more: the interpreter is exiting
                 self._making.pop(way, None)
                 own.set_result(None)
-        with getattr(loop, "outside", nullcontext)():  # stops the clock of a loop in virtual time
+        with outside():
             await asyncio.wrap_future(making)
 
     def _job(self, way: Any, making: Future[None], work: Callable[[], object]) -> Callable[[], None]:

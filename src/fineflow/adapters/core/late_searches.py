@@ -60,23 +60,23 @@ class LateSearches:
 
     def __init__(self) -> None:
         self._waiting: set[object] = set()
-        self._begun: asyncio.Future[None] | None = None
+        self._begun = asyncio.Event()
 
     def wait(self, search: object) -> None:
         """Notes a search that waits."""
         self._waiting.add(search)
+        self._begun.clear()
 
     def begin(self, search: object) -> None:
         """Notes that a search has begun, or never will."""
         self._waiting.discard(search)
-        if not self._waiting and self._begun is not None and not self._begun.done():
-            self._begun.set_result(None)
+        if not self._waiting:
+            self._begun.set()
 
     async def begun(self) -> None:
         """Returns when none waits any more. The writes have ended, so each is about to begin, and stock claims it."""
         if self._waiting:
-            self._begun = asyncio.get_running_loop().create_future()
-            await self._begun
+            await self._begun.wait()
 
 
 def waiting(kernels: Mapping[Op, Kernel]) -> Mapping[Op, Kernel]:

@@ -33,6 +33,7 @@ from fineflow.runtime.call.executor import Call, Execution, Kernel
 from fineflow.runtime.call.identity import Marks
 from fineflow.runtime.call.late_call import LateCall
 from fineflow.runtime.call.lifecycle import Admission
+from fineflow.runtime.loop import runtime_loop
 from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import Scope, current, on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
@@ -84,7 +85,7 @@ class Session:
             if asyncio._get_running_loop() is loop:
                 start()
             else:
-                lifecycle.post(loop, start)
+                runtime_loop.post(loop, start)
 
         if not self._prepare(loop, Admission(lends=False), post, ahead=True, finished=finished):
             return False
@@ -111,7 +112,7 @@ class Session:
             return
         try:
             if late_searches.overlaps(self._plan):
-                self._start_early(loop, admission, partial(lifecycle.post, loop))
+                self._start_early(loop, admission, partial(runtime_loop.post, loop))
             with nullcontext() if self._call is None else on_stop(self._call.stop):
                 for write in writes:
                     write.wait()
@@ -144,7 +145,7 @@ class Session:
             await self._call.call().memory(late_searches.LateSearches).begun()
 
     def _start_early(
-        self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], None]
+        self, loop: asyncio.AbstractEventLoop, admission: Admission, post: Callable[[Callable[[], None]], object]
     ) -> None:
         if self._prepare(loop, admission, post, ahead=True):
             self._start(post)
@@ -160,10 +161,7 @@ class Session:
             loop = engine_loop()
         except RuntimeError:  # the interpreter is exiting
             return self.runs
-
-        def post(start: Callable[[], None]) -> None:
-            lifecycle.post(loop, start)
-
+        post = partial(runtime_loop.post, loop)
         admission, self._admission = self._admission, None
         assert admission is not None
         if self._claiming is not None:
@@ -206,7 +204,7 @@ class Session:
 
     # For both.
 
-    def _begun(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def _begun(self, post: Callable[[Callable[[], None]], object]) -> None:
         assert self._call is not None
         if (scope := current.get()) is not None:
             self._scope = scope
@@ -244,7 +242,7 @@ class Session:
         self,
         loop: asyncio.AbstractEventLoop,
         admission: Admission,
-        post: Callable[[Callable[[], None]], None],
+        post: Callable[[Callable[[], None]], object],
         *,
         ahead: bool = False,
         finished: Callable[[Any], None] | None = None,
@@ -295,14 +293,14 @@ class Session:
         finally:
             under_way.reset(outer)
 
-    def _start(self, post: Callable[[Callable[[], None]], None]) -> None:
+    def _start(self, post: Callable[[Callable[[], None]], object]) -> None:
         # Nothing waits for the start: claims take the same way to the loop and cannot overtake it.
         execution, self._execution = self._execution, None
         if execution is not None:
             execution.call.reached = True
             post(execution.start)
 
-    def _opened(self, claiming: Claiming, post: Callable[[Callable[[], None]], None]) -> None:
+    def _opened(self, claiming: Claiming, post: Callable[[Callable[[], None]], object]) -> None:
         """Starts the graph in the context in which stock runs the inside of its outermost run.
 
         Handlers may have set context variables at the start of that run, such as OpenTelemetry's current span.

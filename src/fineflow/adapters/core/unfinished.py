@@ -15,20 +15,20 @@ are named when it is closed.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
 import weakref
 from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from functools import lru_cache
 from typing import Any, cast
 
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.submission import until
 
 _KEY = "_fineflow_unfinished"
 _shut: weakref.WeakSet[Unfinished] = weakref.WeakSet()  # writes for which objects are closed
@@ -150,21 +150,8 @@ class Unfinished:
 
     async def ended(self) -> None:
         """Waits for the end of the write, from any event loop. Raises nothing."""
-        if self.outcome.done():
-            return
-        loop = asyncio.get_running_loop()
-        there: asyncio.Future[None] = loop.create_future()
-
-        def wake() -> None:
-            if not there.done():
-                there.set_result(None)
-
-        def ended(_: object) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(wake)
-
-        self.outcome.add_done_callback(ended)
-        await there
+        if not self.outcome.done():
+            await until(self.outcome)
 
     def failed(self) -> bool:
         """Returns True if the write has ended with an error."""

@@ -203,7 +203,7 @@ class MethodAhead:
 
     def drop(self) -> None:
         self._in_vain()
-        if self._work is not None and not self._work.outcome.done():
+        if self._work is not None:
             self._work.cancel()
 
     def _in_vain(self) -> None:

@@ -117,8 +117,7 @@ def _distinct(vectors: Any) -> list[Any]:
 
 def _cancel(requests: Sequence[RuntimeSubmission[Any]]) -> None:
     for request in requests:
-        if not request.outcome.done():
-            request.cancel()
+        request.cancel()
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution, Failed
 from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.call.streams import Stream
-from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop
+from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop, post, set_done
 from fineflow.runtime.loop.submission import RuntimeSubmission
 from fineflow.runtime.queues.request_context import query, started
 
@@ -134,9 +134,8 @@ class SemanticProgram:
 
     def post(self, function: Callable[[], object]) -> None:
         """Calls a function on the program's loop."""
-        with suppress(RuntimeError):  # it is closed
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(function)
+        if self._loop is not None:
+            post(self._loop, function)
 
     # On the loop.
 
@@ -152,15 +151,11 @@ class SemanticProgram:
         context = contextvars.copy_context()
         context.run(admission.apply)
         call = Call(loop=loop, kernels=KERNELS, entry="get", sync=False, context=context, label=self.label, facts=self)
-        over: asyncio.Future[Any] = loop.create_future()
+        over: asyncio.Future[None] = loop.create_future()
         plan, shape = self.plan, self.shape
         given = {name: value for name, value in zip(plan.given, shape.given, strict=True) if name}
-
-        def end(_: object) -> None:
-            if not over.done():
-                over.set_result(None)
-
-        execution = Execution(plan.e_graph, call, given, end, late=[name for name in plan.late if name])
+        late = [name for name in plan.late if name]
+        execution = Execution(plan.e_graph, call, given, lambda _: set_done(over), late=late)
         self._call, self._execution = call, execution
         self.deduce()
         for place in self._variables:

@@ -20,7 +20,7 @@ from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.runtime_loop import refuse_blocking
-from fineflow.runtime.loop.submission import POLL_SECONDS, set_done
+from fineflow.runtime.loop.submission import POLL_SECONDS, done_within, until
 
 
 class SemanticVariable(Variable):
@@ -78,8 +78,7 @@ class SemanticVariable(Variable):
                 left = POLL_SECONDS if until is None else min(until - monotonic(), POLL_SECONDS)
                 if left <= 0:
                     raise self._late(timeout)
-                with suppress(TimeoutError):
-                    self._outcome.exception(left)
+                done_within(self._outcome, left)
             scopes.check()
         return self._outcome.result()
 
@@ -90,18 +89,10 @@ class SemanticVariable(Variable):
         """
         scopes.check()
         self._asked(objective)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def wake(_: object) -> None:
-            with suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(set_done, done)
-
-        self._outcome.add_done_callback(wake)
         with self._waiting():
             try:
                 async with asyncio.timeout(timeout):
-                    await done
+                    await until(self._outcome)
             except TimeoutError:
                 raise self._late(timeout) from None
         return self._outcome.result()

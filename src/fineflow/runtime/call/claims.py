@@ -19,9 +19,10 @@ from typing import Any, Protocol
 from fineflow.runtime.call import written
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import CLAIMED, JOINED, Stamps, Trace
+from fineflow.runtime.loop.runtime_loop import set_done
+from fineflow.runtime.loop.workers import STOPPED, carried
 from fineflow.runtime.queues.in_vain import Request
 
-_STOPPED = "a component raised StopIteration"
 _ASYNC_STOPPED = "async generator raised StopAsyncIteration"  # Python's words, where a graph reads a sync stream
 
 
@@ -164,10 +165,7 @@ class Entry:
         """
         if self.over:
             return
-        if isinstance(error, StopIteration):  # no future can carry it
-            wrapped = RuntimeError(_STOPPED)
-            wrapped.__cause__ = error
-            error = wrapped
+        error = carried(error)
         self.error, self._trace = error, error.__traceback__
         self._end(State.FAILED if own and self.state is State.RUNNING else State.WITHDRAWN)
 
@@ -184,8 +182,7 @@ class Entry:
             self._settle(self._future)
         waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+            set_done(waiter)
         follower, self._follower = self._follower, None
         if follower is None:
             return
@@ -250,7 +247,7 @@ class StockFailed(Exception):
 
 def stop_in(error: BaseException | None) -> BaseException | None:
     """Returns the StopIteration or StopAsyncIteration of a sync component that ``error`` wraps; None for others."""
-    wraps = isinstance(error, RuntimeError) and str(error) in (_STOPPED, _ASYNC_STOPPED)
+    wraps = isinstance(error, RuntimeError) and str(error) in (STOPPED, _ASYNC_STOPPED)
     return error.__cause__ if error is not None and wraps else None
 
 

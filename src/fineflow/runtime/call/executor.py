@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
@@ -30,6 +29,7 @@ from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values
 from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.runtime_loop import post
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.in_vain import Request
@@ -339,22 +339,18 @@ class Execution(Values):
             entry.in_pieces, entry.stream = True, Stream()
         if not self.call.claims.closed and (p.op is not Op.CALL or p.effects.kind is not Effect.PURE):
             entry.request = request = Request(p.component, self.call.account)
-            begin = partial(self._begin, p, entry, start, in_slot)
-            if not request.begin(partial(self._post, begin)):
-                return entry
-        self._produce(p, entry, start, in_slot)
+            self._begin(p, entry, request, start, in_slot)
+        else:
+            self._produce(p, entry, start, in_slot)
         return entry
 
-    def _post(self, begin: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # its loop is closed
-            self.call.loop.call_soon_threadsafe(begin, context=self.call.context)
+    def _begin(self, p: Primitive, entry: Entry, request: Request, start: Start, in_slot: bool) -> None:
+        """Starts work that needs a permission, as soon as it has it."""
 
-    def _begin(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
-        """Starts work that had to wait for its permission, if it has it now."""
-        assert entry.request is not None
-        if not self.call.claims.closed and entry.request.begin(
-            partial(self._post, partial(self._begin, p, entry, start, in_slot))
-        ):
+        def permitted() -> None:
+            post(self.call.loop, self._begin, p, entry, request, start, in_slot, context=self.call.context)
+
+        if not self.call.claims.closed and request.begin(permitted):
             self._produce(p, entry, start, in_slot)
 
     def _produce(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:

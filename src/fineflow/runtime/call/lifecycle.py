@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar
 from math import inf
 from typing import Any, Self
@@ -15,7 +13,7 @@ from fineflow.ir.text import name_of
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.identity import UNKNOWN, Identity, Marks
 from fineflow.runtime.call.query import Call
-from fineflow.runtime.loop import scopes
+from fineflow.runtime.loop import runtime_loop, scopes
 from fineflow.runtime.loop.interpreter_exit import hold_daemon_task, hold_daemon_thread
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import Submission, Unreachable
@@ -165,7 +163,7 @@ class InThread:
 def stop(call: Call) -> None:
     """Stops the work ahead of a call whose deadline has passed. Thread-safe."""
     call.claims.closed = True
-    post(call.loop, call.stop)
+    runtime_loop.post(call.loop, call.stop)
 
 
 def close(call: Call) -> Summary:
@@ -178,7 +176,7 @@ def close(call: Call) -> Summary:
     if not call.tasks:
         summary = call.summary()
         call.claims.settle()
-        post(call.loop, call.close)
+        runtime_loop.post(call.loop, call.close)
         return summary
     ending = Submission(call.aclose, call.loop)
     try:
@@ -186,12 +184,6 @@ def close(call: Call) -> Summary:
         return ending.wait()
     except (asyncio.CancelledError, Unreachable):  # the loop was shut down, or has ended with the interpreter
         return call.summary()
-
-
-def post(loop: asyncio.AbstractEventLoop, function: Callable[[], Any]) -> None:
-    """Calls a function on a loop, unless the loop is closed."""
-    with suppress(RuntimeError):
-        loop.call_soon_threadsafe(function)
 
 
 def report(summary: Summary, obj: Any, strict: bool) -> None:

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
+from fineflow.runtime.loop.runtime_loop import set_done
+
 T = TypeVar("T")
 
 AHEAD = 32
@@ -39,8 +41,7 @@ class Stream(Generic[T]):
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
         for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            set_done(future)
 
     async def _changed(self) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

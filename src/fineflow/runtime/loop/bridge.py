@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from fineflow.runtime.call.query import Call
 from fineflow.runtime.loop.channel import Channel, pump
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
-from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.runtime_loop import on_engine_loop, post
 from fineflow.runtime.loop.submission import Submission, Unreachable
 
 T = TypeVar("T")
@@ -56,8 +56,7 @@ class Bridge:
 
     def post(self, function: Callable[..., Any], *args: Any) -> None:
         """Schedules a function call on the loop, without waiting for it."""
-        with suppress(RuntimeError):  # the loop is closed: the call is over
-            self._loop.call_soon_threadsafe(function, *args)
+        post(self._loop, function, *args)
 
     def outcome(self, make: Callable[[], Awaitable[T]], goes_on: Callable[[], bool] = lambda: False) -> T:
         """Awaits ``make()`` on the loop and returns the result. Raises its exception, the same object; Unreachable.
@@ -72,8 +71,7 @@ class Bridge:
             except asyncio.CancelledError:  # the loop was shut down
                 raise Unreachable from None
             finally:
-                if not work.outcome.done():  # unreachable, or this thread was interrupted
-                    work.cancel()
+                work.cancel()  # unreachable, or this thread was interrupted
 
     def items(self, source: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         """Yields the items of an iterator on the loop. Raises its exception, the same object; Unreachable.
@@ -89,8 +87,7 @@ class Bridge:
                 while channel.wait_for_item(self._lost):
                     yield channel.take()
             finally:
-                if not work.outcome.done():
-                    work.cancel()
+                work.cancel()
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -110,11 +107,7 @@ class Bridge:
         if over and self._call.claims.closed:
             return True
         responds = threading.Event()
-        try:
-            self._loop.call_soon_threadsafe(responds.set)
-        except RuntimeError:
-            return True
-        return not responds.wait(_STUCK_SECONDS)
+        return not (post(self._loop, responds.set) and responds.wait(_STUCK_SECONDS))
 
 
 class AbandonableStream(Iterator[T]):

@@ -14,15 +14,16 @@ import gc
 import itertools
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
-from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.loop.runtime_loop import engine_loop, post
 from fineflow.runtime.loop.scopes import Scope, check, current
+from fineflow.runtime.loop.submission import done_within
 from fineflow.runtime.loop.workers import submit
 
 T = TypeVar("T")
@@ -72,7 +73,7 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
     """
     scope, until = Scope(seconds), monotonic() + seconds
     context = _context(scope)
-    timer = _Timer(seconds, scope)
+    cancel_stop = _stop_in(seconds, scope)
     items: Iterator[T] | None = None
     try:
         with silent_at_exit:
@@ -89,7 +90,7 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
             while (item := _step(context, scope, pull, until, seconds)) is not _END:
                 yield item
     finally:
-        timer.cancel()
+        cancel_stop()
         if items is not None and scope.stopped():
             submit(partial(_run_quietly, context, partial(_close_quietly, items)))
         elif items is not None:
@@ -154,7 +155,7 @@ def _step(context: contextvars.Context, scope: Scope, function: Callable[[], T],
 
     submit(work)
     try:
-        wait([done], until - monotonic())
+        done_within(done, until - monotonic())
     finally:
         if not done.done():
             scope.stop()
@@ -206,24 +207,12 @@ def _run_quietly(context: contextvars.Context, function: Callable[[], None]) -> 
         context.run(function)
 
 
-class _Timer:
-    """Stops a scope at its deadline, even while the thread of the call is blocked."""
-
-    def __init__(self, seconds: float, scope: Scope) -> None:
-        self._handle: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        with suppress(RuntimeError):  # the interpreter is exiting: the next step of the call notices the deadline
-            self._loop = loop = engine_loop()
-            loop.call_soon_threadsafe(self._start, loop, seconds, scope)
-
-    def _start(self, loop: asyncio.AbstractEventLoop, seconds: float, scope: Scope) -> None:
-        self._handle = loop.call_later(seconds, scope.stop)
-
-    def cancel(self) -> None:
-        if self._loop is not None:
-            with suppress(RuntimeError):  # that loop was shut down
-                self._loop.call_soon_threadsafe(self._cancel)
-
-    def _cancel(self) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
+def _stop_in(seconds: float, scope: Scope) -> Callable[[], object]:
+    """Stops a scope at its deadline, even while the thread of the call is blocked. Returns what cancels that."""
+    try:
+        loop = engine_loop()
+    except RuntimeError:  # the interpreter is exiting: the next step of the call notices the deadline
+        return lambda: None
+    timers: list[asyncio.TimerHandle] = []
+    post(loop, lambda: timers.append(loop.call_later(seconds, scope.stop)))
+    return partial(post, loop, lambda: timers.pop().cancel())

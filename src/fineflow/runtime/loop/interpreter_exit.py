@@ -11,7 +11,9 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from concurrent.futures import thread as executors
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from time import monotonic
+from typing import Any
 
 _HOLD_SECONDS = 10.0  # not forever: an atexit function of the user may join the thread
 _PAUSE_SECONDS = 0.05
@@ -48,18 +50,12 @@ def _pauses() -> Iterator[float]:
             yield _PAUSE_SECONDS
 
 
-class _SilentAtExit:
+class _SilentAtExit(AbstractContextManager[Any], AbstractAsyncContextManager[Any]):
     """Holds daemon threads (``with``) and coroutines on their loops (``async with``) that raise inside the block."""
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None and kind is not GeneratorExit:
             hold_daemon_thread()
-
-    async def __aenter__(self) -> None:
-        pass
 
     async def __aexit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None and kind is not GeneratorExit:  # a coroutine that Python closes may not await

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import nullcontext
 from functools import partial
 from typing import TypeVar
 
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.channel import Channel, aclose, pump
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
-from fineflow.runtime.loop.runtime_loop import on_engine_loop, refuse_blocking
+from fineflow.runtime.loop.runtime_loop import on_engine_loop, outside, refuse_blocking
 from fineflow.runtime.loop.submission import RuntimeSubmission
 from fineflow.runtime.loop.workers import submit
 
@@ -54,8 +52,7 @@ def _iterate_sync(make: Callable[[], AsyncIterator[T]], buffer: int, context: co
                 while channel.wait_for_item():
                     yield channel.take()
         finally:  # only cancel: closing the channel too would close the source, and cancelling would interrupt that
-            if not work.outcome.done():
-                work.stop()
+            work.stop()
 
 
 async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0) -> AsyncIterator[T]:
@@ -75,12 +72,7 @@ async def iterate_async(make: Callable[[], AsyncIterator[T]], *, buffer: int = 0
     async with silent_at_exit:
         work = RuntimeSubmission(partial(pump, make, channel))
         channel.end_with(work.outcome)
-
-        def leave() -> None:
-            if not work.outcome.done():
-                work.cancel()
-
-        _abandoned = _OnCollection(leave)
+        _abandoned = _OnCollection(work.cancel)
         try:
             work.start()
             while await channel.wait_for_item_async():
@@ -121,11 +113,10 @@ async def iterate_in_thread(make: Callable[[], Iterator[T]], *, buffer: int) -> 
             channel.end()
 
     submit(work)
-    waiting = getattr(asyncio.get_running_loop(), "outside", nullcontext)  # stops the clock of a loop in virtual time
     _abandoned = _OnCollection(channel.close)
     try:
         while True:
-            with waiting():
+            with outside():
                 if not await channel.wait_for_item_async():
                     return
             yield channel.take()

@@ -13,6 +13,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 _EXIT_SECONDS = 5.0  # interpreter exit waits so long for tasks that do not react to their cancellation
 
@@ -130,6 +132,29 @@ def on_engine_loop() -> bool:
     return loop is not None and loop in _hosts
 
 
+# Any loop, from any thread.
+
+
+def post(
+    loop: asyncio.AbstractEventLoop,
+    function: Callable[..., Any],
+    *args: Any,
+    context: contextvars.Context | None = None,
+) -> bool:
+    """Calls a function on a loop, without waiting for it. Returns False if the loop is closed: nobody waits there."""
+    try:
+        loop.call_soon_threadsafe(function, *args, context=context)
+    except RuntimeError:
+        return False
+    return True
+
+
+def set_done(future: asyncio.Future[None]) -> None:
+    """Sets the future, unless it is done or cancelled. Call it on the future's loop."""
+    if not future.done():
+        future.set_result(None)
+
+
 # Loops in virtual time: their engines must follow their clock, so they cannot live on the runtime's loop.
 
 _hosts: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()
@@ -138,6 +163,12 @@ virtual_loop: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = context
     "fineflow_virtual_loop", default=None
 )
 """The loop in virtual time that the current context belongs to; worker threads inherit it."""
+
+
+def outside() -> AbstractContextManager[None]:
+    """Returns a block that awaits a thread: it stops the clock of the running loop if that is in virtual time."""
+    stops: Callable[[], AbstractContextManager[None]] = getattr(asyncio.get_running_loop(), "outside", nullcontext)
+    return stops()
 
 
 def add_engine_host(loop: asyncio.AbstractEventLoop) -> None:

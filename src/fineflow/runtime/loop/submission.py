@@ -11,13 +11,14 @@ import contextvars
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from fineflow.errors import BackendError
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
-from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop, refuse_blocking
+from fineflow.runtime.loop.runtime_loop import current_runtime, on_engine_loop, post, refuse_blocking, set_done
 
 T = TypeVar("T")
 
@@ -53,29 +54,19 @@ class Submission(Generic[T]):
 
         Not part of the constructor: an interrupted thread must already hold the object that it has to cancel.
         """
-        try:
-            self._loop.call_soon_threadsafe(self._create_task, context=self._context)
-        except RuntimeError:
-            raise Unreachable from None
+        if not post(self._loop, self._create_task, context=self._context):
+            raise Unreachable
 
     def cancel(self) -> None:
-        """Cancels the coroutine without waiting. Thread-safe."""
-        self.unwanted = True
-        with suppress(RuntimeError):  # the loop is closed, and its tasks are gone
-            self._loop.call_soon_threadsafe(self._cancel)
+        """Cancels the coroutine, unless there is an outcome, without waiting. Thread-safe."""
+        if not self.outcome.done():
+            self.unwanted = True
+            post(self._loop, self._cancel)
 
     def wait(self, lost: Callable[[], bool] | None = None) -> T:
         """Blocks for the result. Raises the coroutine's exception; Unreachable once ``lost()`` holds."""
-        poll(self.done_within, lost)
+        poll(partial(done_within, self.outcome), lost)
         return self.outcome.result()
-
-    def done_within(self, seconds: float) -> bool:
-        """Blocks until there is an outcome, at most so long. Returns whether there is one."""
-        try:
-            self.outcome.exception(seconds)
-        except TimeoutError:
-            return False
-        return True
 
     async def wait_async(self) -> T:
         """Waits for the result, on any event loop. Raises the coroutine's exception.
@@ -83,46 +74,37 @@ class Submission(Generic[T]):
         Cancelling the caller cancels the coroutine and waits for its end.
         """
         try:
-            await self._done()
+            await until(self.outcome)
         except asyncio.CancelledError:
             await self.stop_async()
             raise
         return self.outcome.result()
 
     def stop(self) -> None:
-        """Cancels the coroutine and blocks until it has ended. Raises its exception if it ends with another one.
+        """Cancels the coroutine, unless there is an outcome, and blocks until it has ended.
 
-        Does not wait on the runtime's thread, where Python may collect an abandoned generator.
+        Raises its exception if it ends with another one. Does not wait on the runtime's thread, where Python may
+        collect an abandoned generator.
         """
-        self.cancel()
-        if not on_engine_loop():
-            _raise_failure(self.outcome.exception())
+        if not self.outcome.done():
+            self.cancel()
+            if not on_engine_loop():
+                _raise_failure(self.outcome.exception())
 
     async def stop_async(self) -> None:
-        """Does the same on any event loop. Cancelling the caller does not shorten the wait.
+        """Cancels the coroutine and waits for its end, on any event loop. Cancelling the caller does not shorten that.
 
-        Does not wait if no loop is running: then Python is closing an async generator whose loop has ended.
+        Raises its exception if it ends, or has ended, with another one. Does not wait if no loop is running: then
+        Python is closing an async generator whose loop has ended.
         """
         self.cancel()
         if asyncio._get_running_loop() is None:
             return
-        done = self._done()
+        done = until(self.outcome)
         while not self.outcome.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([done])
         _raise_failure(self.outcome.exception())
-
-    def _done(self) -> asyncio.Future[None]:
-        """Returns a future of the running loop that is set once there is an outcome."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def wake(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(set_done, done)
-
-        self.outcome.add_done_callback(wake)
-        return done
 
     # On the loop.
 
@@ -214,10 +196,9 @@ def _send(loop: asyncio.AbstractEventLoop) -> None:
     runtime = works[0]._runtime
     if len(works) > 1 and all(work._runtime is runtime for work in works):
         runtime.submissions.update((work, work._ended) for work in works)
-        with suppress(RuntimeError):  # shut down since then: each finds the new runtime
-            runtime.loop.call_soon_threadsafe(_create_tasks, works)
+        if post(runtime.loop, _create_tasks, works):
             return
-    for work in works:
+    for work in works:  # or shut down since then: each finds the new runtime
         work.start_or_fail()
 
 
@@ -231,10 +212,21 @@ def _raise_failure(error: BaseException | None) -> None:
         raise error
 
 
-def set_done(future: asyncio.Future[None]) -> None:
-    """Sets the future, unless it is done or cancelled. Call it on the future's loop."""
-    if not future.done():
-        future.set_result(None)
+def done_within(outcome: Future[Any], seconds: float) -> bool:
+    """Blocks until there is an outcome, at most so long. Returns False if there is none. Quicker than ``wait``."""
+    try:
+        outcome.exception(seconds)
+    except TimeoutError:
+        return False
+    return True
+
+
+def until(outcome: Future[Any]) -> asyncio.Future[None]:
+    """Returns a future of the running loop that is set once there is an outcome. Cancelling it changes nothing else."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+    outcome.add_done_callback(lambda _: post(loop, set_done, done))
+    return done
 
 
 def poll(wait: Callable[[float], bool], lost: Callable[[], bool] | None = None) -> None:
@@ -262,8 +254,7 @@ def run_sync(make: Callable[[], Awaitable[T]]) -> T:
                 work.start()
                 return work.wait()
         finally:
-            if not work.outcome.done():
-                work.stop()
+            work.stop()
 
 
 async def run_async(make: Callable[[], Awaitable[T]]) -> T:

@@ -17,10 +17,11 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
-from contextlib import nullcontext, suppress
 from itertools import count
 from time import monotonic
 from typing import Any, TypeVar
+
+from fineflow.runtime.loop.runtime_loop import outside, post
 
 T = TypeVar("T")
 
@@ -131,7 +132,7 @@ async def in_thread(function: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
     _pool.submit(_job(function, contextvars.copy_context(), loop, done))
-    with getattr(loop, "outside", nullcontext)():  # stops the clock of a loop in virtual time
+    with outside():
         return await done
 
 
@@ -159,21 +160,27 @@ def _job(
             return
         try:
             result = context.run(function)
-        except StopIteration as stop:
-            error = RuntimeError("a component raised StopIteration")
-            error.__cause__ = stop
-            report(done.set_exception, error)
         except BaseException as error:  # a SystemExit, too: it belongs to the caller and must not end this thread
-            report(done.set_exception, error)
+            post(loop, _settle, done, done.set_exception, carried(error))
         else:
-            report(done.set_result, result)
-
-    def report(setter: Callable[[Any], None], outcome: Any) -> None:
-        def set_outcome() -> None:
-            if not done.done():
-                setter(outcome)
-
-        with suppress(RuntimeError):  # that loop is closed
-            loop.call_soon_threadsafe(set_outcome)
+            post(loop, _settle, done, done.set_result, result)
 
     return run
+
+
+def _settle(done: asyncio.Future[Any], setter: Callable[[Any], None], outcome: Any) -> None:
+    if not done.done():
+        setter(outcome)
+
+
+STOPPED = "a component raised StopIteration"
+"""Message of the RuntimeError that stands for a StopIteration, which is its cause."""
+
+
+def carried(error: BaseException) -> BaseException:
+    """Returns an exception as coroutines and futures can carry it: StopIteration as the cause of a RuntimeError."""
+    if not isinstance(error, StopIteration):
+        return error
+    wrapped = RuntimeError(STOPPED)
+    wrapped.__cause__ = error
+    return wrapped

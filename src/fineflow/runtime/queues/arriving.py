@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -63,6 +63,4 @@ class Arriving(Sequence[Any]):
 
     def _cancel(self) -> None:
         for stage in self._stages:
-            if not stage.outcome.done():
-                with suppress(RuntimeError):
-                    stage.cancel()
+            stage.cancel()

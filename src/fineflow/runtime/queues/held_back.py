@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from fineflow.runtime import events
+from fineflow.runtime.loop.runtime_loop import post, set_done
 from fineflow.runtime.queues.provider_caches import Beginning, Writing
 from fineflow.runtime.queues.rate_limits import ModelCalls, asked, calls_of, heard
 from fineflow.runtime.queues.refill import repeats
@@ -41,7 +41,7 @@ class HeldBack:
         self._component = component
         self._calls: ModelCalls | None = None
         self._woken: asyncio.Future[None] | None = None
-        self._wishing: tuple[Callable[[], None], ...] = ()
+        self._wishing: tuple[Callable[[], object], ...] = ()
         self.writing: Writing | None = None
         self.beginning: Beginning | None = None
         self._asked = False  # stock wanted it before it began
@@ -96,8 +96,8 @@ class HeldBack:
     async def _until_woken(self, wanted: bool, seconds: float | None) -> None:
         """wanted: by stock, when the call asked whether it may begin."""
         assert self._woken is not None
-        if self.wanted and not wanted and not self._woken.done():  # another thread may want it since
-            self._woken.set_result(None)
+        if self.wanted and not wanted:  # another thread may want it since
+            set_done(self._woken)
         try:
             await asyncio.wait((self._woken,), timeout=seconds)
         finally:
@@ -117,7 +117,7 @@ class HeldBack:
         for call in wishing:
             call()
 
-    def when_wanted(self, call: Callable[[], None]) -> None:
+    def when_wanted(self, call: Callable[[], object]) -> None:
         """Calls ``call`` once stock wants the call, in any thread: now, if it does already. May be twice."""
         self._wishing = (*self._wishing, call)
         if self.wanted:
@@ -131,12 +131,7 @@ class HeldBack:
     def wake(self) -> None:
         """Lets the call ask again. From any thread."""
         if (woken := self._woken) is not None:
-            with suppress(RuntimeError):  # its loop is closed
-                woken.get_loop().call_soon_threadsafe(self._wake)
-
-    def _wake(self) -> None:
-        if self._woken is not None and not self._woken.done():
-            self._woken.set_result(None)
+            post(woken.get_loop(), set_done, woken)
 
     def responded(self, status: int, headers: Mapping[str, Any]) -> bool:
         """Takes note of a response to a request of the call (``responses.Listener``)."""

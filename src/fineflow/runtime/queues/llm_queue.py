@@ -21,6 +21,7 @@ from fineflow.ir import Op
 from fineflow.ir.objectives import LATENCY
 from fineflow.protocols import Delta, LLMEngine, Sampling, salted
 from fineflow.runtime import events, servers
+from fineflow.runtime.loop.runtime_loop import post, set_done
 from fineflow.runtime.queues import programs, request_context
 from fineflow.runtime.queues.component_calls import permit_block
 from fineflow.runtime.queues.decode_stream import DecodeStream, resumed
@@ -174,7 +175,7 @@ class LLMQueue(Admissions):
         while not ahead.wanted and self._holds_up(tokens):
             woken: asyncio.Future[None] = loop.create_future()
             self._yielding.add(woken)
-            ahead.when_wanted(partial(_wake_soon, loop, woken))
+            ahead.when_wanted(partial(post, loop, set_done, woken))
             try:
                 await woken
             finally:
@@ -286,7 +287,7 @@ class LLMQueue(Admissions):
     def _leave(self, request: LLMRequest) -> None:
         self._line.leave(request)
         for woken in self._yielding:
-            _wake(woken)
+            set_done(woken)
         if self._prefills.pop(request.seen.number, None) is None:
             self._served.discard(request)
             self._asking[request.seen.query] -= 1
@@ -348,16 +349,6 @@ class LLMQueue(Admissions):
             raise none_left(self.engine.name, self.instances)
         if not again:
             raise error
-
-
-def _wake(woken: asyncio.Future[None]) -> None:
-    if not woken.done():
-        woken.set_result(None)
-
-
-def _wake_soon(loop: asyncio.AbstractEventLoop, woken: asyncio.Future[None]) -> None:
-    with suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(_wake, woken)
 
 
 def llm_queue_of(engine: LLMEngine) -> LLMQueue:

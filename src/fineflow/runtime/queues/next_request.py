@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 
+from fineflow.runtime.loop.runtime_loop import post
 from fineflow.runtime.queues import request_context
 from fineflow.runtime.queues.placement import Instance
 from fineflow.runtime.queues.policy import Policy, Waiting, by_start
@@ -48,7 +49,7 @@ class KeptRoom:
         loop = asyncio.get_running_loop()
         timer = loop.call_later(min(step, _ROOM_LONGEST, _ROOM_SHARE * ran), self._over, query)
         self._kept[query] = instance, timer
-        request_context.when_ended(query, partial(_soon, loop, partial(self._over, query)))
+        request_context.when_ended(query, partial(post, loop, self._over, query))
 
     def taken(self, query: str) -> None:
         """Notes that the query has asked again."""
@@ -99,11 +100,3 @@ class BatchPause:
         (started, ran), self._ended = self._ended, _NOTHING
         later = [waiter.seen.started > started for waiter in waiting]
         return min(_BATCH_LONGEST, _BATCH_SHARE * ran) if policy is by_start and later and all(later) else 0.0
-
-
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    """Calls on the loop, from any thread; never if it is closed."""
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:
-        pass

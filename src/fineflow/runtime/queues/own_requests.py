@@ -10,10 +10,12 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from fineflow.runtime import bill, events
 from fineflow.runtime.events import Tokens
+from fineflow.runtime.loop.runtime_loop import post
 from fineflow.runtime.loop.scopes import check, on_stop
 from fineflow.runtime.queues import in_vain
 from fineflow.runtime.queues.component_calls import tokens_of
@@ -67,12 +69,7 @@ class OwnCall:
         while True:
             loop = asyncio.get_running_loop()
             ended = asyncio.Event()
-
-            def wake(loop: asyncio.AbstractEventLoop = loop, ended: asyncio.Event = ended) -> None:
-                with suppress(RuntimeError):  # its loop is closed
-                    loop.call_soon_threadsafe(ended.set)
-
-            while (seconds := self._begins(wake)) is not None:
+            while (seconds := self._begins(partial(post, loop, ended.set))) is not None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds):
                         await ended.wait()
@@ -87,7 +84,7 @@ class OwnCall:
                 with suppress(ValueError):  # closed in another context
                     listener.reset(before)
 
-    def _begins(self, ended: Callable[[], None]) -> float | None:
+    def _begins(self, ended: Callable[[], object]) -> float | None:
         """Returns None if it may begin; else the seconds after which to ask again, if ``ended`` is not called."""
         install()
         if self._calls is not None:

@@ -78,7 +78,7 @@ class ProviderCache:
         self._pending: dict[int, Writing] = {}
 
     def enter(
-        self, beginning: Beginning | None, wake: Callable[[], None] | None, *, own: bool = False
+        self, beginning: Beginning | None, wake: Callable[[], object] | None, *, own: bool = False
     ) -> Writing | None:
         """Returns the part of a request that may begin; None if it had better follow another one: then it is woken.
 
@@ -158,7 +158,7 @@ class Writing:
         self._cache = cache
         self.believed, self.ahead = believed, False
         self.keys = keys
-        self.followers: list[Callable[[], None]] = []
+        self.followers: list[Callable[[], object]] = []
 
     def told(self, cached: int | None) -> None:
         """Takes note of the cached tokens that the response tells; None if it tells none."""

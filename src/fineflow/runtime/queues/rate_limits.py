@@ -66,7 +66,7 @@ class ModelCalls:
         self._sent = deque[float](maxlen=_COUNTED)
         self._per_minute: float | None = None  # what was accepted before a refusal, if no budget is told
         self._waiting: list[_Call] = []
-        self._quiet: list[Callable[[], None]] = []  # called when none runs ahead
+        self._quiet: list[Callable[[], object]] = []  # called when none runs ahead
         self._refill = Refill()
         self._hurried = float("-inf")  # time at which a call began ahead of stock
         self._together = 0  # calls of which one has succeeded while the others were running
@@ -153,7 +153,7 @@ class ModelCalls:
             times = (self._pause, self._raised, *(each.until for each in self._budgets.values()))
             return max(min((at - now for at in times if at > now), default=1.0), 0.001)
 
-    def begin_own(self, ended: Callable[[], None], *, again: bool, repeats: bool) -> float | None:
+    def begin_own(self, ended: Callable[[], object], *, again: bool, repeats: bool) -> float | None:
         """Counts stock's own call and returns None if it may begin; else the seconds after which to ask again.
 
         ended: is called before, after the calls ahead that are in its way. again: it was refused, maybe because of

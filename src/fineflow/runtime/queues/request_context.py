@@ -52,7 +52,7 @@ must_not_wait: ContextVar[bool] = ContextVar("fineflow_must_not_wait", default=F
 
 
 _open: dict[str, set[int]] = {}  # queries whose calls have begun and not ended -> engines that they use, by id
-_at_end: dict[str, Callable[[], None]] = {}  # query -> what to do when its call ends
+_at_end: dict[str, Callable[[], object]] = {}  # query -> what to do when its call ends
 
 watchers: list[Callable[[str], None]] = []
 """Called with each query when its call ends, on the thread where it does. Append only."""
@@ -75,7 +75,7 @@ def others_use(engine: object) -> bool:
     return any(id(engine) in engines for name, engines in tuple(_open.items()) if name != own)
 
 
-def when_ended(query: str, call: Callable[[], None]) -> None:
+def when_ended(query: str, call: Callable[[], object]) -> None:
     """Calls ``call`` when the call of a query ends, on the thread where it does; the latest for each query counts."""
     _at_end[query] = call
 

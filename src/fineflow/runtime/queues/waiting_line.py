@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Generic, TypeVar
 
 from fineflow.errors import BackendError
+from fineflow.runtime.loop.runtime_loop import post, set_done
 from fineflow.runtime.queues.policy import PATIENCE, FairShares, Policy, Take, Waiting, decide, fifo
 
 
@@ -145,11 +146,11 @@ def _lane(waiter: Waiter) -> tuple[str, int]:
 class Turn:
     """Turn of a waiting caller: blocks the coroutine (on any loop) or thread that created it until a thread ends it."""
 
-    __slots__ = ("_blocked", "_ended", "_error", "_loop")
+    __slots__ = ("_blocked", "_ended", "_error")
 
     def __init__(self) -> None:
-        self._loop = asyncio._get_running_loop()
-        self._ended = None if self._loop is None else self._loop.create_future()
+        loop = asyncio._get_running_loop()
+        self._ended = None if loop is None else loop.create_future()
         self._blocked = threading.Lock()
         self._blocked.acquire()
         self._error: BaseException | None = None
@@ -174,16 +175,7 @@ class Turn:
         """
         self._error = error
         self._blocked.release()
-        if self._loop is not None:
-            try:
-                self._loop.call_soon_threadsafe(self._settle)
-            except RuntimeError:
-                return False
-        return True
-
-    def _settle(self) -> None:
-        if self._ended is not None and not self._ended.done():  # the caller may have been cancelled
-            self._ended.set_result(None)
+        return self._ended is None or post(self._ended.get_loop(), set_done, self._ended)
 
     def _raise(self) -> None:
         if self._error is not None:

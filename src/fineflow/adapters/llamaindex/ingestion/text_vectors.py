@@ -71,7 +71,7 @@ class Wanted:
         self._asked = 0  # texts that stock has requested
         self._begun = 0  # batches of which stock has requested at least one text
         self._texts = 0  # number of texts in these batches
-        self._waiting: list[asyncio.Future[None]] = []
+        self._requested = asyncio.Event()  # set for no longer than it takes to wake those that wait
 
     def tell(self, batch: Batch) -> None:
         self._claims.post(self.batches.put, batch)
@@ -87,17 +87,13 @@ class Wanted:
             self._group = known[self._begun].group
             self._texts += len(known[self._begun].texts)
             self._begun += 1
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._requested.set()
+        self._requested.clear()
 
     async def due(self, batch: Batch) -> None:
         """Waits until a batch may start: at most one group ahead of stock."""
         while batch.group > self._group + 1:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
+            await self._requested.wait()
 
 
 class TextBatches:

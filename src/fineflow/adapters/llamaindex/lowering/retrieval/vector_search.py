@@ -133,22 +133,16 @@ class LateRetrievers:
 
     def __init__(self) -> None:
         self._found: Mapping[str, Any] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._made = asyncio.Event()
 
     def there(self, found: Mapping[str, Any]) -> None:
         """Sets the retrievers, once stock has made them."""
         self._found = found
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._made.set()
 
     async def component(self, leaf: str) -> Any:
         """Waits for the retriever at a path. Raises LeftToStock if stock made an engine without it."""
-        if self._found is None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
+        await self._made.wait()
         assert self._found is not None
         if leaf not in self._found:
             raise LeftToStock("another engine was made")
