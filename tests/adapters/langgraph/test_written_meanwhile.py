@@ -18,7 +18,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.graph import START, StateGraph
 
 import fineflow
-from fineflow.testing import virtual
+from fineflow.testing import virtual, virtual_threads
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings
 
 TEXT = "later"
@@ -242,3 +242,25 @@ def test_writes_to_another_store_change_nothing(place: Any) -> None:
     assert mine.value == stock.value
     assert len({tuple(sorted(world.store.embedding.meter.labels)) for world in worlds}) == 1
     assert (mine.seconds < stock.seconds) is (place is not gathered)  # it is left to stock: the write is not understood
+
+
+@pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
+@pytest.mark.parametrize("same", [True, False])
+def test_threads_of_sync_calls(same: bool) -> None:
+    def app(world: World) -> Any:
+        def reads(question: str) -> list[str]:
+            world.slow.invoke({"question": question})
+            return texts(world.store.similarity_search(question, k=9))
+
+        def changes(question: str) -> str:
+            world.quick.invoke({"question": question})
+            world.writes()
+            return question
+
+        return RunnableParallel(found=RunnableLambda(reads), said=RunnableLambda(changes))
+
+    stock, took = virtual_threads.run(lambda: app(World(by_its_method, same=same)).invoke("x"))
+    fast = fineflow.optimize(app(World(by_its_method, same=same)), strict=True)
+    found, seconds = virtual_threads.run(lambda: fast.invoke("x"))
+    assert found == stock
+    assert same or seconds < took
