@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -82,8 +81,6 @@ class DryCalls(InnerCalls):
     def __init__(
         self,
         components: Components,
-        part: Callable[[Any], Planned | None],
-        arguments: Callable[[Any], Any],
         func: Any,
         args: Sequence[Any],
         named: Mapping[str, Any],
@@ -92,7 +89,7 @@ class DryCalls(InnerCalls):
         gain: Callable[[FoundCall], float],
         ended: Callable[[DryCalls], None],
     ) -> None:
-        super().__init__(components, None, part, arguments, func, args, named, options=options)
+        super().__init__(components, None, func, args, named, options=options)
         self._gain, self._at_end = gain, ended
         self._began = now()
         self.saved = 0.0

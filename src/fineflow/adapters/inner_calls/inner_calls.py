@@ -58,9 +58,8 @@ _WALKS = 0.2  # seconds of processor time that the walks of a run may take besid
 class InnerCalls:
     """The component calls of one run of a user function. Thread-safe.
 
-    claiming: the call that the function is a part of; None for none. arguments: wraps a key so that calls can be
-    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead. figures: those of
-    the run; None if nobody asks for them. vectors: those of the run, if it has some already.
+    claiming: the call that the function is a part of; None for none. figures: those of the run; None if nobody asks
+    for them. vectors: those of the run, if it has some already.
     """
 
     finder: ClassVar[type[CallFinder]] = CallFinder
@@ -71,8 +70,6 @@ class InnerCalls:
         self,
         components: Components,
         claiming: Claiming | None,
-        part: Callable[[Any], Planned | None],
-        arguments: Callable[[Any], Any],
         func: Any,
         args: Sequence[Any],
         named: Mapping[str, Any],
@@ -83,10 +80,9 @@ class InnerCalls:
     ) -> None:
         self._figures = figures
         self._options = options
-        self._components, self._claiming, self._arguments = components, claiming, arguments
-        part = self._part = partial(_planned, part)
+        self._components, self._claiming = components, claiming
         kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
-        self._finder = self.finder(components, part, arguments, (func, args, named), eager=options.eager, kept=kept)
+        self._finder = self.finder(components, (func, args, named), eager=options.eager, kept=kept)
         self._func = func
         self._lock = threading.RLock()
         self._loop = asyncio._get_running_loop()  # of async calls of components
@@ -331,6 +327,9 @@ class InnerCalls:
             call.begun = call.taken = True
             self._begin(call)
 
+    def _part(self, component: Any) -> Planned | None:
+        return None if is_declared(component) else self._components.part(component)  # a declared one is called as it is
+
     def _gains(self, call: FoundCall) -> bool:
         """Returns True if a call gains by itself, as an optimized object would.
 
@@ -474,10 +473,6 @@ class InnerCalls:
     def _gained_inside(self) -> bool:
         """Returns True if a call that ran ahead gained inside itself, not beside another one."""
         return any(call.ahead is not None and call.taken and self._gains(call) for call in self._finder.calls)
-
-
-def _planned(part: Callable[[Any], Planned | None], component: Any) -> Planned | None:
-    return None if is_declared(component) else part(component)  # a declared one is called as it is
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:
