@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -23,7 +24,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, is_search, lower_search
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, move
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead, method, move
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
 from fineflow.adapters.llamaindex.models.llms import model_effects
 from fineflow.adapters.llamaindex.stores.searches import check_store, counted
@@ -145,18 +146,18 @@ def _retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
 
 def _shadow_direct(retriever: Any, site: Site) -> Any:
     """Returns a copy of a retriever whose method claims; in async calls it does not block the event loop."""
-    made, found = copy.copy(retriever), method(type(retriever), "_retrieve")
-    assert found is not None
-    function = found.function
-
-    def own(_: Any, query_bundle: Any) -> Any:
-        mine = lambda: counted(retriever, site.leaf, lambda: function(retriever, query_bundle))  # noqa: E731
-        return site.claim(query_bundle.query_str, mine)[1]
-
-    made.__dict__["_retrieve"] = found.around(made, own)
+    made = copy.copy(retriever)
+    instead(made, "_retrieve", partial(_claiming, retriever, site), retriever)
     if not site.sync and may_leave(retriever, site.options.trusting):
         move(made, "_aretrieve")
     return made
+
+
+def _claiming(retriever: Any, site: Site, own: Callable[..., Any]) -> Callable[..., Any]:
+    def call(query_bundle: Any) -> Any:
+        return counted(retriever, site.leaf, lambda: own(query_bundle))
+
+    return site.claims(call, lambda query_bundle: query_bundle.query_str, awaits=False)
 
 
 @dataclass(frozen=True, slots=True)

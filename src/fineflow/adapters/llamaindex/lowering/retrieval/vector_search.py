@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import wrapt
@@ -20,7 +21,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.core.unfinished import unfinished
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, unblocked
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, instead, unblocked
 from fineflow.adapters.llamaindex.models.embeddings import engine_name, lower_vector, query_text, shadow_embedding
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import (
@@ -215,16 +216,16 @@ def _shadow_auto(retriever: Any, site: Site) -> Any:
     made = copy.copy(retriever)
     if model_known(retriever._llm):
         made._llm = shadow_llm(retriever._llm, site.part("llm"))
-    found = method(type(retriever), "_build_retriever_from_spec")
-    assert found is not None
-    own = found.function
+    instead(made, "_build_retriever_from_spec", partial(_building, site))
+    return made
 
-    def build(_: Any, *args: Any, **kwargs: Any) -> Any:
-        built, bundle = own(made, *args, **kwargs)
+
+def _building(site: Site, own: Callable[..., Any]) -> Callable[..., Any]:
+    def build(*args: Any, **kwargs: Any) -> Any:
+        built, bundle = own(*args, **kwargs)
         return site.of(built, "built"), bundle
 
-    made.__dict__["_build_retriever_from_spec"] = found.around(made, build)
-    return made
+    return build
 
 
 def _lower_auto(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
