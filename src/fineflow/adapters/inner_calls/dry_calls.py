@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -124,19 +124,22 @@ class DryCalls(InnerCalls):
             needed = [end for text, end in self._ends if text in given]
             self._starts[call] = max([self._known, *needed])
 
+    @contextmanager
+    def _measured(self, call: FoundCall) -> Iterator[Savings]:
+        within = Savings()
+        around = inside.set(within)
+        try:
+            with self._making(call):
+                call.begins()
+                yield within
+        finally:
+            with suppress(ValueError):  # closed in another context
+                inside.reset(around)
+
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, and measures it."""
-        within = Savings()
-        before, around = active.set(self if call.opened else None), inside.set(within)
-        call.begins()
-        try:
+        with self._measured(call) as within:
             value = own(*args, **named)
-        except BaseException:
-            call.failed = True
-            raise
-        finally:
-            active.reset(before)
-            inside.reset(around)
         self._guarded(partial(self._ended, call, value, within))
         return value
 
@@ -144,18 +147,8 @@ class DryCalls(InnerCalls):
         self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
         """``stock`` for async methods."""
-        within = Savings()
-        before, around = active.set(self if call.opened else None), inside.set(within)
-        call.begins()
-        try:
+        with self._measured(call) as within:
             value = await own(*args, **named)
-        except BaseException:
-            call.failed = True
-            raise
-        finally:
-            with suppress(ValueError):  # closed in another context
-                active.reset(before)
-                inside.reset(around)
         self._guarded(partial(self._ended, call, value, within))
         return value
 

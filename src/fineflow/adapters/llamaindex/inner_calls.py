@@ -6,11 +6,7 @@ A retriever, an engine or a model runs ahead as a whole, with its reports record
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -24,11 +20,10 @@ from pydantic import BaseModel
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Site, unclaimed
 from fineflow.adapters.core.trust import owner
-from fineflow.adapters.inner_calls.calls_ahead import CallAhead, Finished
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.components import Components as Base
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through
 from fineflow.adapters.inner_calls.functions import visits_of
@@ -36,6 +31,7 @@ from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.llamaindex.methods import blocks, packaged
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
+from fineflow.adapters.llamaindex.query_ahead import QueryAhead, query_in
 from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.adapters.llamaindex.user_functions import (
@@ -51,7 +47,6 @@ from fineflow.adapters.llamaindex.user_functions import (
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.values import HELD
 from fineflow.options import Options
-from fineflow.runtime.call.claims import equal
 
 _MADE = ("llama_index.core.base.llms.types", "llama_index.core.schema", "llama_index.core.prompts.base")
 _DEEP = 4  # parts of parts that are compared
@@ -73,66 +68,6 @@ class _Computing:
         self.__wrapped__ = obj
 
 
-class _QueryAhead(RecordedAhead):
-    """A call with a query object, of which it gets a copy: a sync search stores its vector in it.
-
-    before: calls that stock makes earlier with the same query. If one of them stores a vector, this one searches by it.
-    embeds: the call may embed the query itself.
-    """
-
-    def __init__(
-        self,
-        method: Callable[..., Any],
-        args: Sequence[Any],
-        named: Mapping[str, Any],
-        limit: asyncio.Semaphore | None,
-        query: QueryBundle,
-        before: Sequence[_QueryAhead],
-        embeds: bool,
-    ) -> None:
-        self._given = copy.copy(query)
-        self._had, self._before, self._embeds = query.embedding, before, embeds
-        self._vector: Future[None] = Future()  # set when there is a vector, or there will be none
-        self._of_stock: Any = None
-        args = [self._given if each is query else each for each in args]
-        named = {name: self._given if each is query else each for name, each in named.items()}
-        super().__init__(method, args, named, limit, self._reported if embeds else None)
-
-    def _reported(self) -> None:
-        if self._given.embedding is not None:
-            self._settle()
-
-    def _settle(self) -> None:
-        with suppress(InvalidStateError):  # another thread was faster
-            self._vector.set_result(None)
-
-    def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
-        def ended(value: Any) -> None:
-            self._settle()
-            finished(value)
-
-        return super().start(loop, context, ended)
-
-    async def ready(self) -> None:
-        for each in self._before:
-            await asyncio.shield(asyncio.wrap_future(each._vector))
-        self._given.embedding = self._expected()
-
-    def _expected(self) -> Any:
-        return next((e._given.embedding for e in self._before if e._given.embedding is not None), self._had)
-
-    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-        self._of_stock = _query_in(args, named)
-        return not self._embeds or equal(self._of_stock.embedding, self._expected())
-
-    def stock(self, invocation: Callable[[], Invocation]) -> Any:
-        try:
-            return super().stock(invocation)
-        finally:
-            if self._embeds and self._of_stock.embedding is None:
-                self._of_stock.embedding = self._given.embedding
-
-
 class Components(Base):
     """LlamaIndex's ``Components`` of one run of a user function. nested: returns a part as one that runs ahead."""
 
@@ -141,7 +76,7 @@ class Components(Base):
         self._made: dict[int, Any] = {}  # components that the function makes in every call
         self._copies: dict[int, tuple[Any, Any]] = {}  # by id: copies of models, and the models
         self._readings: dict[int, tuple[Any, Reading]] = {}
-        self._embedding: list[tuple[QueryBundle, _QueryAhead]] = []  # calls that may store a vector in their query
+        self._embedding: list[tuple[QueryBundle, QueryAhead]] = []  # calls that may store a vector in their query
 
     def reading(self, obj: Any) -> Reading:
         """Returns what is known of the calls of a component, looked up once per run."""
@@ -230,12 +165,12 @@ class Components(Base):
         if self.reading(obj).local:  # stock makes it, and the walk goes on with the result
             return None
         runs = self._runs(obj, name)
-        query = _query_in(args, named)
+        query = query_in(args, named)
         if query is None:
             return RecordedAhead(getattr(runs, name), args, named, limit)
         embeds = self.reading(obj).embeds and name in _EMBEDDED and query.embedding is None
         before = [each for known, each in self._embedding if known is query] if embeds else []
-        made = _QueryAhead(getattr(runs, name), args, named, limit, query, before, embeds)
+        made = QueryAhead(getattr(runs, name), args, named, limit, query, before, embeds)
         if embeds:
             self._embedding.append((query, made))
         return made
@@ -255,10 +190,6 @@ class Components(Base):
 
 def _methods(obj: Any) -> Collection[str]:
     return FORMATTING if is_prompt(obj) else MAKING if makes(obj) else methods_of(obj) or ()
-
-
-def _query_in(args: Sequence[Any], named: Mapping[str, Any]) -> QueryBundle | None:
-    return next((each for each in (*args, *named.values()) if type(each) is QueryBundle), None)
 
 
 def _compared(value: Any) -> Any:
