@@ -73,7 +73,7 @@ class Wanted:
         self._asked = 0  # texts that stock has requested
         self._begun = 0  # batches of which stock has requested at least one text
         self._texts = 0  # number of texts in these batches
-        self._waiting: list[asyncio.Future[None]] = []
+        self._asks = asyncio.Event()
 
     def tell(self, batch: Batch) -> None:
         self._claims.post(self.batches.put, batch)
@@ -89,17 +89,13 @@ class Wanted:
             self._group = known[self._begun].group
             self._texts += len(known[self._begun].texts)
             self._begun += 1
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._asks.set()
 
     async def due(self, batch: Batch) -> None:
         """Waits until a batch may start: at most one group ahead of stock."""
         while batch.group > self._group + 1:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
+            self._asks.clear()
+            await self._asks.wait()
 
 
 class TextBatches:
@@ -266,11 +262,9 @@ def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
         return model
     kind, made, sync = type(model), model.model_copy(), site.sync
     names: Iterable[str] = _asked(kind, sync) if _local(model) is None else _INNER[:1]
-    turn, claims = asyncio.Lock(), set[str]()
-    if wanted is not None:
-        claims, asks = set(names), wanted.asks
+    turn, claims = asyncio.Lock(), () if wanted is None else tuple(names)
     for name in claims:
-        claiming(made, name, site, partial(_key, name), model, leaves=leaves, then=lambda given: asks(_count(given)))
+        claiming(made, name, site, partial(_key, name), model, leaves=leaves, then=partial(_ask, wanted))
     for name in _INNER[1::2] if leaves else ():
         if name not in claims and replaceable(model, name):
             instead(made, name, partial(_in_turn, turn))
@@ -281,8 +275,8 @@ def _key(name: str, given: Any) -> Any:
     return ("texts", tuple(given)) if name.endswith("s") else ("text", given)
 
 
-def _count(given: Any) -> int:
-    return 1 if isinstance(given, str) else len(given)
+def _ask(wanted: Any, given: Any) -> None:
+    wanted.asks(1 if isinstance(given, str) else len(given))
 
 
 def _in_turn(turn: asyncio.Lock, own: Callable[..., Any]) -> Callable[..., Any]:

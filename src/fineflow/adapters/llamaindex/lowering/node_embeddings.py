@@ -14,11 +14,9 @@ from llama_index.core.indices.list.retrievers import SummaryIndexEmbeddingRetrie
 from llama_index.core.indices.tree.select_leaf_embedding_retriever import TreeSelectLeafEmbeddingRetriever
 from llama_index.core.schema import MetadataMode
 
-from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered
-from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.builder import unlowered
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, shadow_store
 from fineflow.adapters.llamaindex.methods import instead, move, preceded
 from fineflow.adapters.llamaindex.models.embeddings import begin_texts, shadow_embedding
@@ -33,7 +31,7 @@ def _shadow_comparing(given: str, retriever: Any, site: Site) -> Any:
         made._vector_store = shadow_store(retriever._vector_store, site)
     leaves = site.sync or may_leave(retriever, site.options.trusting)
     if given and leaves:
-        instead(made, given, lambda own: preceded(own, partial(_begin, retriever._embed_model, site)))
+        instead(made, given, partial(preceded, then=partial(_begin, retriever._embed_model, site)))
     if leaves and not site.sync:
         move(made, "_aretrieve")
     return made
@@ -45,16 +43,12 @@ def _begin(model: Any, site: Site, query_bundle: Any, nodes: Any) -> None:
         begin_texts(model, [node.get_content(metadata_mode=MetadataMode.EMBED) for node in missing], site)
 
 
-def _lower_comparing(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("texts of nodes are embedded concurrently, when stock gets to them")
-
-
 def _comparing(base: type, methods: tuple[str, ...], given: str = "") -> Row:
     """Returns the row of such a retriever. given: the method that gets the query and the nodes to embed."""
     return Row(
         base,
         methods,
-        _lower_comparing,
+        unlowered("texts of nodes are embedded concurrently, when stock gets to them"),
         partial(_shadow_comparing, given),
         components=lambda retriever: (retriever,),
         composite=True,

@@ -74,7 +74,7 @@ def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:
     made.__dict__["llm"] = shadow_llm(processor.llm, site.part("llm"))
     if row.requests is not None:
         name = "_postprocess_nodes" if site.sync or not row.by_async else "_apostprocess_nodes"
-        instead(made, name, lambda own: preceded(own, partial(_feed, site)))
+        instead(made, name, partial(preceded, then=partial(_feed, site)))
     return made
 
 

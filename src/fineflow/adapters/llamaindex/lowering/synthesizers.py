@@ -24,7 +24,7 @@ from fineflow.adapters.core.builder import UNKNOWN, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
-from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
+from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in, unlowered
 from fineflow.adapters.llamaindex.lowering.prompts import (
     check_packing,
     check_template,
@@ -207,10 +207,6 @@ def _feed(site: Site, by: Any, query_str: str, text_chunks: Any, **arguments: An
     site.feed(Given(query_str, tuple(text_chunks), arguments, by), once=True)
 
 
-def _lower_other(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
-
-
 def _components(synthesizer: Any) -> Iterator[Any]:
     yield from (synthesizer, synthesizer._llm)
 
@@ -249,5 +245,5 @@ KINDS = (
 )
 ROWS: tuple[Row, ...] = (
     *KINDS,
-    Row(BaseSynthesizer, (), _lower_other, _shadow_other, components=_components),
+    Row(BaseSynthesizer, (), unlowered(), _shadow_other, components=_components),
 )

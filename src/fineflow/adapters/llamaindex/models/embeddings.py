@@ -141,7 +141,7 @@ def shadow_embedding(model: Any, site: Site) -> Any:
             claiming(made, name, at, key, model, leaves=leaves)
     for name in _AGGREGATING:  # stock embeds one text after the other
         begin = partial(_begin_queries, model, at, name[0] != "a")
-        instead(made, name, lambda own, begin=begin: preceded(own, begin))  # type: ignore[misc]
+        instead(made, name, partial(preceded, then=begin))
     return made
 
 

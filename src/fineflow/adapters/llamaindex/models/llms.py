@@ -11,8 +11,9 @@ from typing import Any
 
 from llama_index.core.llms.custom import CustomLLM
 from llama_index.core.llms.llm import LLM
+from llama_index.core.prompts import PromptTemplate
 
-from fineflow.adapters.core.builder import TEXT, Builder, Leaf
+from fineflow.adapters.core.builder import TEXT, VALUE, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.installers import module_of
 from fineflow.adapters.core.own_state import keeps_state
@@ -24,6 +25,7 @@ from fineflow.adapters.llamaindex.methods import (
     believed_class,
     blocks,
     claiming,
+    exactly,
     instead,
     library_class,
     method,
@@ -121,6 +123,27 @@ def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
         pieces=ours,
         **device,
     )
+
+
+def lower_asking(
+    holder: Any, name: str, kernel: Any, parser: type, query: Leaf, obj: Any, b: IndexBuilder, whose: str = "its"
+) -> Leaf:
+    """Appends the one request of an object's part that needs only the query, and its answer. Raises NotLowered.
+
+    name: attribute of ``obj`` with the part (``holder``). kernel: makes the request. parser: of the part's prompt.
+    """
+    prompt, llm = holder._prompt, holder._llm
+    if not exactly(prompt, PromptTemplate) or type(prompt.output_parser) is not parser:
+        raise NotLowered(f"{whose} prompt has a parser of its own")
+    if prompt.function_mappings or prompt.template_var_mappings:
+        raise NotLowered(f"{whose} prompt has mappings of its own")
+    effects = model_effects(llm, b, "predict")
+    with b.inside(name):
+        b.objects[b.leaf] = holder
+        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=obj, kind=VALUE, kernel=kernel)
+        written = lower_answer(llm, made, b, effects)
+        b.at(b.under("llm"))
+    return written
 
 
 def lower_requests(

@@ -20,7 +20,7 @@ from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.core.unfinished import unfinished
-from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
+from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in, unlowered
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, instead, unblocked
 from fineflow.adapters.llamaindex.models.embeddings import engine_name, lower_vector, query_text, shadow_embedding
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
@@ -133,24 +133,17 @@ class LateRetrievers:
     """Retrievers that stock makes during a call, by path. Used on the loop of the call."""
 
     def __init__(self) -> None:
-        self._found: Mapping[str, Any] | None = None
-        self._waiting: list[asyncio.Future[None]] = []
+        self._found: Mapping[str, Any] = {}
+        self._there = asyncio.Event()
 
     def there(self, found: Mapping[str, Any]) -> None:
         """Sets the retrievers, once stock has made them."""
         self._found = found
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._there.set()
 
     async def component(self, leaf: str) -> Any:
         """Waits for the retriever at a path. Raises LeftToStock if stock made an engine without it."""
-        if self._found is None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-        assert self._found is not None
+        await self._there.wait()
         if leaf not in self._found:
             raise LeftToStock("another engine was made")
         return self._found[leaf]
@@ -228,10 +221,6 @@ def _building(site: Site, own: Callable[..., Any]) -> Callable[..., Any]:
     return build
 
 
-def _lower_auto(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
-
-
 ROWS = (
     Row(
         VectorIndexRetriever,
@@ -244,7 +233,7 @@ ROWS = (
     Row(
         VectorIndexAutoRetriever,
         _AUTO,
-        _lower_auto,
+        unlowered(),
         _shadow_auto,
         components=lambda each: (each._llm, each._index.vector_store, each._index._embed_model),
         composite=True,
