@@ -233,7 +233,7 @@ class CallsAhead(ABC):
     @property
     @abstractmethod
     def _what(self) -> str:
-        """Says what could not run ahead, in a warning."""
+        """Says which calls could not be begun, in a warning."""
 
     @abstractmethod
     def _left(self) -> Sequence[CallAhead]:
@@ -261,8 +261,8 @@ class CallsAhead(ABC):
 
 
 def left_to_stock(what: str, error: Exception, *, strict: bool) -> None:
-    """Warns that stock makes calls itself, as something failed. Raises PlanningError if ``strict``."""
-    text = f"{what} could not run ahead ({type(error).__name__}: {error})"
+    """Warns that stock makes calls itself. what: could not be done. Raises PlanningError if ``strict``."""
+    text = f"{what} ({type(error).__name__}: {error})"
     if strict:
         raise PlanningError(f"{text}; without strict=True this is a warning") from error
     warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=3)

@@ -132,7 +132,7 @@ class InnerCalls(CallsAhead):
 
     @property
     def _what(self) -> str:
-        return f"the component calls inside {getattr(self._func, '__name__', 'a function')}"
+        return f"the component calls inside {getattr(self._func, '__name__', 'a function')} could not run ahead"
 
     def _look(self) -> None:
         with self._lock:

@@ -271,7 +271,7 @@ def _left(step: Any, error: Exception) -> None:
     """Warns that stock makes the component calls of a step, as ours could not begin. Raises if the call is strict."""
     shadows, name = _looking_through(), getattr(step, "__name__", None) or getattr(step, "name", None) or "a function"
     strict = shadows is not None and shadows.options.strict
-    left_to_stock(f"the component calls inside {name}", error, strict=strict)
+    left_to_stock(f"the component calls inside {name} could not run ahead", error, strict=strict)
 
 
 class _Known(NamedTuple):

@@ -85,7 +85,7 @@ class Group(CallsAhead):
 
     @property
     def _what(self) -> str:
-        return "engines and retrievers beside each other"
+        return "calls of engines and retrievers could not run side by side"
 
     def _start_some(self) -> None:
         """Starts the calls that may start by now."""
