@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import inspect
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from llama_index.core.prompts import PromptTemplate
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 from llama_index.core.response_synthesizers import Accumulate, get_response_synthesizer
 from llama_index.core.retrievers import QueryFusionRetriever
-from llama_index.core.tools import QueryEngineTool
+from llama_index.core.tools import FunctionTool, QueryEngineTool
 from llama_index.core.utilities.token_counting import TokenCounter
 
 import fineflow
@@ -49,6 +50,18 @@ def test_it_is_what_it_was() -> None:
     assert QueryEngineTool.from_defaults(found).query_engine is found
     assert repr(found).startswith("fineflow.optimize(<llama_index")
     assert copy.copy(found).query(QUESTION).response == found.query(QUESTION).response
+
+
+def test_its_methods_are_called_as_stocks_and_tell_the_same_of_themselves() -> None:
+    stock, found = made(), fineflow.optimize(made())
+    for name in ("query", "aquery", "retrieve", "aretrieve", "synthesize", "asynthesize"):
+        assert inspect.signature(getattr(found, name)) == inspect.signature(getattr(stock, name))
+        assert inspect.iscoroutinefunction(getattr(found, name)) is name.startswith("a")
+    tool = FunctionTool.from_defaults(found.query)
+    assert tool.metadata.fn_schema_str == FunctionTool.from_defaults(stock.query).metadata.fn_schema_str
+    assert found.query(str_or_query_bundle=QUESTION).response == stock.query(QUESTION).response
+    with pytest.raises(TypeError, match="str_or_query_bundle"):
+        found.query()
 
 
 def test_what_is_not_of_llamaindex_is_returned_as_it_is() -> None:

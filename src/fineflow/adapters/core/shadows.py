@@ -244,6 +244,23 @@ class Site:
         here = self.here
         return (nobodys(), await own()) if here is None else await here.aclaim(self.leaf, key, own, usable)
 
+    def claims(self, own: Callable[..., Any], key: Callable[..., Any], *, awaits: bool) -> Callable[..., Any]:
+        """Returns a function that claims by its arguments, of which ``key`` makes what is compared; else it is ``own``.
+
+        awaits: both are coroutine functions.
+        """
+        if awaits:
+
+            async def acall(*args: Any, **named: Any) -> Any:
+                return (await self.aclaim(key(*args, **named), partial(own, *args, **named)))[1]
+
+            return acall
+
+        def call(*args: Any, **named: Any) -> Any:
+            return self.claim(key(*args, **named), partial(own, *args, **named))[1]
+
+        return call
+
     def feed(self, value: Any, *, once: bool = False) -> None:
         """Feeds the graph the value of the step that stock ran here. From any thread."""
         if (here := self.here) is not None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
 from typing import Any, Protocol
@@ -16,10 +19,13 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.session import Session
 from fineflow.adapters.inner_calls.arguments import is_declared
 from fineflow.declare import name_of_call
+from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.options import Options
 from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.claims import stop_in
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
@@ -37,13 +43,14 @@ class CallAhead(Protocol):
     waited: seconds from its start until it began, as it needed another call's result or a free slot.
     """
 
-    waited: float
+    waited: float = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         """Starts the call. Returns False if nothing of it can run ahead."""
 
     def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
         """Returns False if stock's arguments have changed in a way that the keys of calls leave out."""
+        return True
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         """Returns what stock's call returns, or raises what it raises."""
@@ -58,10 +65,8 @@ class CallAhead(Protocol):
         """``drop`` for coroutines."""
 
 
-class GraphAhead:
+class GraphAhead(CallAhead):
     """A call whose graph runs ahead; stock runs the component's shadow, which claims."""
-
-    waited = 0.0
 
     def __init__(self, part: Planned, plan: Plan, invocation: Invocation) -> None:
         self._part, self._plan = part, plan
@@ -69,9 +74,6 @@ class GraphAhead:
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         return context.run(self._session.start_ahead, loop, finished)
-
-    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-        return True
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
         return self._part._self_run(self._plan, invocation(), self._session)
@@ -100,10 +102,8 @@ def graph_ahead(part: Planned, invocation: Invocation) -> GraphAhead | None:
     return GraphAhead(part, part._self_framework.bounded(plan), invocation)
 
 
-class MethodAhead:
+class MethodAhead(CallAhead):
     """A call of a method or function that opens no runs, such as a search of a store. Stock gets its result."""
-
-    waited = 0.0
 
     def __init__(
         self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
@@ -147,6 +147,11 @@ class MethodAhead:
         """Seconds that it had run when stock asked for it."""
         return max(min(self._asked, self._ended or self._asked) - self._started - self.waited, 0.0)
 
+    @property
+    def took(self) -> float:
+        """Seconds from its beginning to its end."""
+        return self._ended - self._started - self.waited
+
     async def ready(self) -> None:
         """Returns when the call may begin."""
 
@@ -167,39 +172,39 @@ class MethodAhead:
             self._ended = now()
             self._held.end(failure)
 
-    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-        return True
+    @contextmanager
+    def _taking(self) -> Iterator[tuple[Submission[Any], Request]]:
+        """The block in which stock takes the result, or makes the call after all, as its request was refused."""
+        assert self._work is not None and self._request is not None
+        self._asked = now()
+        self._request.take()
+        self._held.want()
+        yield self._work, self._request
 
     def stock(self, invocation: Callable[[], Invocation]) -> Any:
-        assert self._work is not None and self._request is not None
-        self._asked = now()
-        self._request.take()
-        self._held.want()
-        stop: BaseException | None = None
-        try:
-            with on_stop(self._work.cancel):
-                return self._work.wait()
-        except Exception as error:
-            stop = stop_in(error)
-            if stop is None and not self._held.refused:
-                raise
-        if stop is not None:
-            raise stop
-        self._request.vain(again=True)
-        return made(self._of, self._call)
+        with self._taking() as (work, request):
+            stop: BaseException | None = None
+            try:
+                with on_stop(work.cancel):
+                    return work.wait()
+            except Exception as error:
+                stop = stop_in(error)
+                if stop is None and not self._held.refused:
+                    raise
+            if stop is not None:
+                raise stop
+            request.vain(again=True)
+            return made(self._of, self._call)
 
     async def astock(self, invocation: Callable[[], Invocation]) -> Any:
-        assert self._work is not None and self._request is not None
-        self._asked = now()
-        self._request.take()
-        self._held.want()
-        try:
-            return await self._work.wait_async()
-        except Exception:
-            if not self._held.refused:
-                raise
-        self._request.vain(again=True)
-        return await amade(self._of, self._call)
+        with self._taking() as (work, request):
+            try:
+                return await work.wait_async()
+            except Exception:
+                if not self._held.refused:
+                    raise
+            request.vain(again=True)
+            return await amade(self._of, self._call)
 
     def drop(self) -> None:
         self._in_vain()
@@ -215,3 +220,56 @@ class MethodAhead:
         if self._work is not None and not self._work.outcome.done():
             with suppress(Exception):  # nobody is interested any more
                 await self._work.stop_async()
+
+
+class CallsAhead(ABC):
+    """The calls that begin ahead of one place of stock's, which makes them or not. Thread-safe."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._lock = threading.RLock()
+        self._over = False
+
+    @property
+    @abstractmethod
+    def _what(self) -> str:
+        """Says which calls could not be begun, in a warning."""
+
+    @abstractmethod
+    def _left(self) -> Sequence[CallAhead]:
+        """Returns the calls that stock has not made, at the end."""
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """Does what begins calls. If that fails, a warning says so; with ``strict=True`` it raises PlanningError."""
+        try:
+            work()
+        except asyncio.CancelledError:  # the call has been stopped: stock gets to know when it makes its next call
+            self._over = True
+        except Exception as error:
+            self._over = True
+            left_to_stock(self._what, error, strict=self._options.strict)
+
+    def close(self) -> None:
+        """Ends the calls that stock has not made. From a thread."""
+        for ahead in self._left():
+            ahead.drop()
+
+    async def aclose(self) -> None:
+        """``close`` for coroutines."""
+        for ahead in self._left():
+            await ahead.adrop()
+
+
+def left_to_stock(what: str, error: Exception, *, strict: bool) -> None:
+    """Warns that stock makes calls itself. what: could not be done. Raises PlanningError if ``strict``."""
+    text = f"{what} ({type(error).__name__}: {error})"
+    if strict:
+        raise PlanningError(f"{text}; without strict=True this is a warning") from error
+    warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=3)
+
+
+def loop_of_engines() -> asyncio.AbstractEventLoop | None:
+    """Returns the loop of sync calls; None if the interpreter is exiting."""
+    with suppress(RuntimeError):
+        return engine_loop()
+    return None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
-from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -82,8 +81,6 @@ class DryCalls(InnerCalls):
     def __init__(
         self,
         components: Components,
-        part: Callable[[Any], Planned | None],
-        arguments: Callable[[Any], Any],
         func: Any,
         args: Sequence[Any],
         named: Mapping[str, Any],
@@ -92,7 +89,7 @@ class DryCalls(InnerCalls):
         gain: Callable[[FoundCall], float],
         ended: Callable[[DryCalls], None],
     ) -> None:
-        super().__init__(components, None, part, arguments, func, args, named, options=options)
+        super().__init__(components, None, func, args, named, options=options)
         self._gain, self._at_end = gain, ended
         self._began = now()
         self.saved = 0.0
@@ -127,19 +124,22 @@ class DryCalls(InnerCalls):
             needed = [end for text, end in self._ends if text in given]
             self._starts[call] = max([self._known, *needed])
 
+    @contextmanager
+    def _measured(self, call: FoundCall) -> Iterator[Savings]:
+        within = Savings()
+        around = inside.set(within)
+        try:
+            with self._making(call):
+                call.begins()
+                yield within
+        finally:
+            with suppress(ValueError):  # closed in another context
+                inside.reset(around)
+
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, and measures it."""
-        within = Savings()
-        before, around = active.set(self if call.opened else None), inside.set(within)
-        call.begins()
-        try:
+        with self._measured(call) as within:
             value = own(*args, **named)
-        except BaseException:
-            call.failed = True
-            raise
-        finally:
-            active.reset(before)
-            inside.reset(around)
         self._guarded(partial(self._ended, call, value, within))
         return value
 
@@ -147,18 +147,8 @@ class DryCalls(InnerCalls):
         self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
         """``stock`` for async methods."""
-        within = Savings()
-        before, around = active.set(self if call.opened else None), inside.set(within)
-        call.begins()
-        try:
+        with self._measured(call) as within:
             value = await own(*args, **named)
-        except BaseException:
-            call.failed = True
-            raise
-        finally:
-            with suppress(ValueError):  # closed in another context
-                active.reset(before)
-                inside.reset(around)
         self._guarded(partial(self._ended, call, value, within))
         return value
 

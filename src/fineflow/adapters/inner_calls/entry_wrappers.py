@@ -159,14 +159,15 @@ def _mark(found: Any) -> _Wraps | None:
 def _claimed(own: Any, name: str) -> Any:
     def method(component: Any, /, *args: Any, **named: Any) -> Any:
         bound = own.__get__(component, type(component))  # ``own`` may be a wrapper of instrumentation
-        return claimed(component, name, bound, args, named)
+        return claimed(component, name, bound, args, named, awaits=False)
 
     return method
 
 
 def _aclaimed(own: Any, name: str) -> Any:
     async def method(component: Any, /, *args: Any, **named: Any) -> Any:
-        return await aclaimed(component, name, own.__get__(component, type(component)), args, named)
+        bound = own.__get__(component, type(component))
+        return await claimed(component, name, bound, args, named, awaits=True)
 
     return method
 
@@ -177,20 +178,18 @@ def merging() -> bool:
     return calls is not None and getattr(calls, "claims", False)
 
 
-def claimed(component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    """Makes a call of a component, whose class has no wrapper: by what runs ahead, if a walk has found the call."""
-    calls = active.get()
-    call = None if calls is None else calls.take(own, component, name, args, named)
-    return own(*args, **named) if calls is None or call is None else calls.stock(own, call, args, named)
-
-
-async def aclaimed(
-    component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]
+def claimed(
+    component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], *, awaits: bool
 ) -> Any:
-    """``claimed`` for async methods."""
+    """Makes a call of a component, whose class has no wrapper: by what runs ahead, if a walk has found the call.
+
+    awaits: of an async method; returns its coroutine.
+    """
     calls = active.get()
     call = None if calls is None else calls.take(own, component, name, args, named)
-    return await (own(*args, **named) if calls is None or call is None else calls.astock(own, call, args, named))
+    if calls is None or call is None:
+        return own(*args, **named)
+    return (calls.astock if awaits else calls.stock)(own, call, args, named)
 
 
 def _looking(own: Any, name: str) -> Any:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar
 
 from fineflow.adapters.core.durations import quick
 from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.inner_calls.arguments import FunctionArguments, comparable, is_declared, lasting
-from fineflow.adapters.inner_calls.components import Arguments, Components
+from fineflow.adapters.inner_calls.components import Components, Given
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh, FreshComponents
@@ -61,8 +61,6 @@ class CallFinder:
     def __init__(
         self,
         components: Components,
-        part: Callable[[Any], Planned | None],
-        arguments: Callable[[Any], Any],
         function: tuple[Any, Sequence[Any], Mapping[str, Any]],
         *,
         eager: bool,
@@ -71,7 +69,8 @@ class CallFinder:
         self._kept = kept or MadeComponents()
         self.calls: list[FoundCall] = []
         self.blocked = self.worth = self.writes = False
-        self._components, self._part, self._arguments = components, part, arguments
+        self._components = components
+        self.judges, self.joined, self.inner = components.judges, components.joined, components.inner
         self._function, self._eager = function, eager
         self.beside = False
         self.texts: list[tuple[Any, Sequence[str]]] = []
@@ -210,7 +209,7 @@ class CallFinder:
             return call.component.same(component)
         return call.component is component or self._components.same(call.component, component, self._fresh.shared())
 
-    def _is_equal(self, call: FoundCall, component: Any, name: str, key: Any, given: Arguments) -> bool:
+    def _is_equal(self, call: FoundCall, component: Any, name: str, key: Any, given: Given) -> bool:
         same = self._is_call(call, component, name) and equal(call.key, key)
         return same and not self._components.told_apart(component, (call.args, call.named), given)
 
@@ -240,7 +239,7 @@ class CallFinder:
         fresh = [c for c in self.calls if isinstance(c.component, Fresh) and c.component.kind is type(component)]
         if not fresh:
             return None
-        wanted = self._arguments(self._components.key(component, name, args[:2], {}))
+        wanted = self.wanted(component, name, args[:2], {})
         found = next((c for c in fresh if c.name == name and not c.taken and equal(c.key, wanted)), None)
         if found is None:
             return None
@@ -277,14 +276,6 @@ class CallFinder:
         """See ``lookahead.Host``."""
         stands_in = self._components.awaits(name) and not self._components.makes(obj, name)
         return awaited(obj, name, otherwise=stands_in)
-
-    def judges(self, obj: Any, name: str) -> bool:
-        """See ``lookahead.Host``."""
-        return self._components.judges(obj, name)
-
-    def joined(self, left: Any, right: Any) -> Any:
-        """See ``lookahead.Host``."""
-        return self._components.joined(left, right)
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """See ``lookahead.Host``."""
@@ -323,12 +314,6 @@ class CallFinder:
             return all(map(self._usable, value))
         return isinstance(value, type) or self.knows(value) or self._walk.plain(value)
 
-    def inner(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
-        """See ``lookahead.Host``."""
-        return self._components.inner(obj, name, args, named)
-
     def changes(self, value: Any) -> None:
         """See ``lookahead.Host``."""
         self.changed[id(value)] = value
@@ -361,7 +346,7 @@ class CallFinder:
         """Returns what two calls must have in common to be the same. Raises Stop as ``Components.key``."""
         if is_declared(obj):
             return FunctionArguments(args, named)
-        return self._arguments(self._components.key(obj, name, args, named))
+        return self._components.compared(self._components.key(obj, name, args, named))
 
     def _is_stocks(self, value: Any) -> bool:
         """Returns True for an object that the walk has not made, so that stock passes the same one."""
@@ -431,7 +416,7 @@ class CallFinder:
         declared = is_declared(obj)  # it touches what it names
         if not declared and self._holds_changed(obj):
             raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
-        part = None if isinstance(obj, Fresh) else self._part(obj)
+        part = None if declared or isinstance(obj, Fresh) else self._components.part(obj)
         known = self._walk.known(key)
         if part is not None and self._components.computes(obj, name):
             if known and (value := self._computed(part, key)) is not UNKNOWN:
@@ -493,7 +478,7 @@ class CallFinder:
         alike = [each for each in alike if not each.met and self._components.alike(obj, each.component)]
         if not alike or not self._walk.known(args[0]):
             return None
-        wanted = self._arguments(self._components.key(obj, name, args, named))
+        wanted = self.wanted(obj, name, args, named)
         found = next((each for each in alike if equal(each.key, wanted)), None)
         if found is not None:
             found.met = found.walked = True
@@ -506,7 +491,7 @@ class CallFinder:
             raise Stop(f"a {type(part.__wrapped__).__name__} raises {type(error).__name__}") from None
 
     def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> FoundCall:
-        wanted = FunctionArguments(args, named) if is_declared(obj) else self._arguments(key)
+        wanted = FunctionArguments(args, named) if is_declared(obj) else self._components.compared(key)
         for found in self.calls:
             if not found.met and self._is_equal(found, obj, name, wanted, (args, named)):
                 found.met = found.walked = True

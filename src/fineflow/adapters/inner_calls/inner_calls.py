@@ -14,11 +14,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import threading
 import time
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
 from typing import Any, ClassVar
@@ -31,7 +29,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.trust import has_as
 from fineflow.adapters.inner_calls.arguments import LOST, is_declared
 from fineflow.adapters.inner_calls.bounds import Bounds
-from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, CallsAhead, MethodAhead, loop_of_engines
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import comes_here, latest
 from fineflow.adapters.inner_calls.finder import CallFinder
@@ -43,12 +41,10 @@ from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.declare import active, undeclared
-from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call import written
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now, processor_time
-from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.queues import in_vain
 
 _STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
@@ -56,12 +52,11 @@ _SHARE = 0.2  # of the time between results, and of a run, that walks may take
 _WALKS = 0.2  # seconds of processor time that the walks of a run may take besides
 
 
-class InnerCalls:
+class InnerCalls(CallsAhead):
     """The component calls of one run of a user function. Thread-safe.
 
-    claiming: the call that the function is a part of; None for none. arguments: wraps a key so that calls can be
-    compared (``Framework.arguments``). part: returns the proxy of a component that may run ahead. figures: those of
-    the run; None if nobody asks for them. vectors: those of the run, if it has some already.
+    claiming: the call that the function is a part of; None for none. figures: those of the run; None if nobody asks
+    for them. vectors: those of the run, if it has some already.
     """
 
     finder: ClassVar[type[CallFinder]] = CallFinder
@@ -72,8 +67,6 @@ class InnerCalls:
         self,
         components: Components,
         claiming: Claiming | None,
-        part: Callable[[Any], Planned | None],
-        arguments: Callable[[Any], Any],
         func: Any,
         args: Sequence[Any],
         named: Mapping[str, Any],
@@ -82,21 +75,18 @@ class InnerCalls:
         figures: RunFigures | None = None,
         vectors: VectorsAhead | None = None,
     ) -> None:
+        super().__init__(options)
         self._figures = figures
-        self._options = options
-        self._components, self._claiming, self._arguments = components, claiming, arguments
-        part = self._part = partial(_planned, part)
+        self._components, self._claiming = components, claiming
         kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
-        self._finder = self.finder(components, part, arguments, (func, args, named), eager=options.eager, kept=kept)
+        self._finder = self.finder(components, (func, args, named), eager=options.eager, kept=kept)
         self._func = func
-        self._lock = threading.RLock()
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
         self.vectors = vectors or VectorsAhead(self._context)
         self._bounds = Bounds(components, claiming, options)
         self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
-        self._over = False
         self._ran: int | None = None  # number of entry wrappers when stock began to run the function
         self._due = False  # another walk is scheduled
         self._results = 0  # that have arrived since the last walk
@@ -141,18 +131,9 @@ class InnerCalls:
         """True while calls of the function are started ahead and claimed, also those of optimized objects."""
         return self.starts and not self._over
 
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except asyncio.CancelledError:  # the call has been stopped: stock gets to know when it makes its next call
-            self._over = True
-        except Exception as error:
-            self._over = True
-            name = getattr(self._func, "__name__", "a function")
-            text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
-            if self._options.strict:
-                raise PlanningError(f"{text}; without strict=True this is a warning") from error
-            warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=2)
+    @property
+    def _what(self) -> str:
+        return f"the component calls inside {getattr(self._func, '__name__', 'a function')} could not run ahead"
 
     def _look(self) -> None:
         with self._lock:
@@ -234,7 +215,7 @@ class InnerCalls:
         observe(call.component, call.name, took, ahead=ahead)
 
     def _begin(self, call: FoundCall) -> None:
-        loop = self._loop if self._components.awaits(call.name) else _engine_loop()
+        loop = self._loop if self._components.awaits(call.name) else loop_of_engines()
         if loop is None:
             return
         ahead = self._ahead(call, self._bounds.limit(loop))
@@ -334,6 +315,9 @@ class InnerCalls:
             call.begun = call.taken = True
             self._begin(call)
 
+    def _part(self, component: Any) -> Planned | None:
+        return None if is_declared(component) else self._components.part(component)  # a declared one is called as it is
+
     def _gains(self, call: FoundCall) -> bool:
         """Returns True if a call gains by itself, as an optimized object would.
 
@@ -360,29 +344,32 @@ class InnerCalls:
         opened = self._components.steps(call.component) is not None
         return opened or self._finder.expects(call.component, call.name)
 
-    def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
+    @contextmanager
+    def _making(self, call: FoundCall) -> Iterator[None]:
+        """The block in which stock makes a call."""
         before = active.set(self if call.opened else None)
         try:
+            yield
+        except BaseException:
+            call.failed = True
+            raise
+        finally:
+            with suppress(ValueError):  # closed in another context
+                active.reset(before)
+
+    def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
+        with self._making(call):
             if call.ahead is None:
-                call.begins()
-                in_vain.own()
+                self._begins(call)
                 value = own(*args, **named)
                 self._observe(call, ahead=False)
             else:
                 asked = now()
                 value = call.ahead.stock(partial(self._of_stock, call, args, named))
-                value = call.of_stock(value, args, named)
+                value = self._taken(call, value, asked, args, named)
                 if value is LOST:
-                    self._lost(call)
                     value = own(*args, **named)
-                else:
-                    self._note_head_start(call, asked)
-        except BaseException:
-            call.failed = True
-            raise
-        finally:
-            active.reset(before)
         self._made(call, value)
         return value
 
@@ -390,41 +377,37 @@ class InnerCalls:
         self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
         """``stock`` for async methods."""
-        before = active.set(self if call.opened else None)
-        try:
+        with self._making(call):
             if call.ahead is None:
-                call.begins()
-                in_vain.own()
+                self._begins(call)
                 value = await own(*args, **named)
                 self._observe(call, ahead=False)
             else:
                 asked = now()
                 value = await call.ahead.astock(partial(self._of_stock, call, args, named))
-                value = call.of_stock(value, args, named)
+                value = self._taken(call, value, asked, args, named)
                 if value is LOST:
-                    self._lost(call)
                     value = await own(*args, **named)
-                else:
-                    self._note_head_start(call, asked)
-        except BaseException:
-            call.failed = True
-            raise
-        finally:
-            with suppress(ValueError):  # closed in another context
-                active.reset(before)
         self._made(call, value)
         return value
 
-    def _lost(self, call: FoundCall) -> None:
-        """Notes that stock makes a call again, as its result is of no use."""
-        if is_declared(call.component):
-            LEFT_TO_STOCK.add(call.component)
+    def _begins(self, call: FoundCall) -> None:
+        call.begins()
+        in_vain.own()
 
-    def _note_head_start(self, call: FoundCall, asked: float) -> None:
-        """Notes how long a call had run when stock asked for it: that is how much less stock waited."""
-        seconds = max(min(asked, call.ended or asked) - call.since, 0.0)
-        with self._lock:
-            self._saved += seconds
+    def _taken(self, call: FoundCall, value: Any, asked: float, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+        """Returns a result as stock has it; LOST if stock makes the call again, as it is of no use.
+
+        Notes how long the call had run when stock asked for it: that is how much less stock waited.
+        """
+        value = call.of_stock(value, args, named)
+        if value is not LOST:
+            seconds = max(min(asked, call.ended or asked) - call.since, 0.0)
+            with self._lock:
+                self._saved += seconds
+        elif is_declared(call.component):
+            LEFT_TO_STOCK.add(call.component)
+        return value
 
     def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
         part = self._part(call.component)
@@ -441,16 +424,6 @@ class InnerCalls:
                 self._finder.latest = None
 
     # --- the end ----------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Ends the calls that stock has not made. For functions that stock runs in a thread."""
-        for ahead in self._left():
-            ahead.drop()
-
-    async def aclose(self) -> None:
-        """``close`` for coroutines."""
-        for ahead in self._left():
-            await ahead.adrop()
 
     def _left(self) -> list[CallAhead]:
         with self._lock:
@@ -477,14 +450,3 @@ class InnerCalls:
     def _gained_inside(self) -> bool:
         """Returns True if a call that ran ahead gained inside itself, not beside another one."""
         return any(call.ahead is not None and call.taken and self._gains(call) for call in self._finder.calls)
-
-
-def _planned(part: Callable[[Any], Planned | None], component: Any) -> Planned | None:
-    return None if is_declared(component) else part(component)  # a declared one is called as it is
-
-
-def _engine_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return engine_loop()
-    except RuntimeError:  # the interpreter is exiting
-        return None

@@ -13,7 +13,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.runnables.config import get_config_list
 
 from fineflow.adapters.core.invocation import Invocation
-from fineflow.adapters.inner_calls.calls_ahead import Finished, GraphAhead
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, Finished, GraphAhead
 from fineflow.adapters.langchain.batch_calls import abatch
 from fineflow.runtime.call.values import Failed
 
@@ -52,10 +52,8 @@ def batch_of(name: str, args: Sequence[Any], named: Mapping[str, Any], limit: An
     return batch
 
 
-class BatchAhead:
-    """A ``CallAhead`` of the calls of a batch."""
-
-    waited = 0.0
+class BatchAhead(CallAhead):
+    """The calls of a batch."""
 
     def __init__(self, part: Any, batch: BatchOf) -> None:
         self._part = part
@@ -110,9 +108,6 @@ class BatchAhead:
         if ahead is None:
             return await self._part.__wrapped__.ainvoke(input, config)
         return await ahead.astock(partial(self._batch.one, input, config))
-
-    def fits(self, args: Any, named: Any) -> bool:
-        return True
 
     def drop(self) -> None:
         for ahead in self._calls:

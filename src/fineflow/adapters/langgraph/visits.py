@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -29,6 +28,7 @@ from langgraph.func import _TaskFunction
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.core.shadows import Shadows
+from fineflow.adapters.inner_calls.calls_ahead import left_to_stock
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through, looks_through, wrap_method
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
@@ -50,7 +50,6 @@ from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.lookahead.surroundings import as_it_is, runtime_as_data
 from fineflow.adapters.lookahead.values import INERT
 from fineflow.declare import active
-from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.visits import Visit, Visits
 
 _CALLED: tuple[tuple[type, str], ...] = (
@@ -271,10 +270,8 @@ def _looking_through() -> GraphShadows | None:
 def _left(step: Any, error: Exception) -> None:
     """Warns that stock makes the component calls of a step, as ours could not begin. Raises if the call is strict."""
     shadows, name = _looking_through(), getattr(step, "__name__", None) or getattr(step, "name", None) or "a function"
-    text = f"the component calls inside {name} could not run ahead ({type(error).__name__}: {error})"
-    if shadows is not None and shadows.options.strict:
-        raise PlanningError(f"{text}; without strict=True this is a warning") from error
-    warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=2)
+    strict = shadows is not None and shadows.options.strict
+    left_to_stock(f"the component calls inside {name} could not run ahead", error, strict=strict)
 
 
 class _Known(NamedTuple):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, UNKNOWN, Builder, Leaf, Record, Symbol
 from fineflow.adapters.core.shadows import shared_leaf
-from fineflow.adapters.core.trust import OWN_CLASS
+from fineflow.adapters.core.trust import OWN_CLASS, NotLowered
 from fineflow.ir import PURE, Effect, Effects, Op, Ref
 
 QUERY, RETRIEVE, SYNTHESIZE = "query", "retrieve", "synthesize"
@@ -91,6 +91,15 @@ class IndexBuilder(Builder):
         return self.add(
             Op.CALL, args, name=name, effects=effects, component=obj, by_stock=True, called=name, handed=True
         )
+
+
+def unlowered(why: str = "is not recognised: runs through its own methods") -> Callable[..., Leaf]:
+    """Returns the lowering of a construct of which nothing runs ahead by itself: it raises NotLowered."""
+
+    def lower(obj: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+        raise NotLowered(why)
+
+    return lower
 
 
 def asked_for(query: Leaf, nodes: Leaf | None = None) -> Record:

@@ -16,7 +16,7 @@ from llama_index.core.retrievers import RecursiveRetriever
 from fineflow.adapters.inner_calls.dry_calls import DryCalls
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.llamaindex.agents.steps import StepComponents, StepFinder, steps_of, walked
-from fineflow.adapters.llamaindex.inner_calls import Components, IndexFinder
+from fineflow.adapters.llamaindex.inner_calls import Components
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import follows_links
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.user_functions import called_by, functions_of
@@ -41,12 +41,6 @@ def side_by_side(retriever: Any, parts: Sequence[tuple[Any, float]]) -> tuple[fl
     return saved, sum(max(len(level) - 1, 0) for level in levels)
 
 
-class DryIndexCalls(DryCalls):
-    """The prediction for one run of a user's method."""
-
-    finder = IndexFinder
-
-
 class DryStepCalls(DryCalls):
     """The prediction for one run of a step of a user's workflow."""
 
@@ -69,10 +63,7 @@ class DryRuns:
             self._known.clear()
         functions = functions_of(obj)
         components = called_by(*functions.values())
-        readings = Readings(Options()) if components else None
-        for each in components:
-            assert readings is not None
-            readings.of(each)  # the first look at a class takes longer than a walk may
+        readings = Readings(Options(), components) if components else None
         for name in functions if components else ():
             looks_through(type(obj), name)
         try:
@@ -98,9 +89,8 @@ class DryRuns:
         known = self._known.get(id(workflow))
         if known is not None and known[0]() is workflow and known[1] is not None:
             return known[1]
-        readings = Readings(Options())
-        for each in called_by(*(MethodType(func, workflow) for func in steps_of(workflow).values())):
-            readings.of(each)
+        methods = [MethodType(func, workflow) for func in steps_of(workflow).values()]
+        readings = Readings(Options(), called_by(*methods))
         self._known[id(workflow)] = weakref.ref(workflow), readings
         return readings
 
@@ -112,19 +102,10 @@ class DryRuns:
         return partial(self._calls, known[1], MethodType(inspect.unwrap(own), obj))
 
     def _calls(self, readings: Readings, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> DryCalls:
-        return self._made(DryIndexCalls, Components(Options(), lambda part: part, readings), func, args, named)
+        return self._made(DryCalls, Components(Options(), lambda part: part, readings), func, args, named)
 
     def _made(
         self, kind: type[DryCalls], components: Components, func: Any, args: Sequence[Any], named: Mapping[str, Any]
     ) -> DryCalls:
-        return kind(
-            components,
-            components.part,
-            lambda key: key,
-            func,
-            args,
-            named,
-            options=Options(),
-            gain=lambda call: 0.0,
-            ended=self._ended,
-        )
+        options = components.options
+        return kind(components, func, args, named, options=options, gain=lambda call: 0.0, ended=self._ended)

@@ -6,11 +6,7 @@ A retriever, an engine or a model runs ahead as a whole, with its reports record
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
-from contextlib import suppress
-from contextvars import Context
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -22,19 +18,20 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Site, unclaimed
 from fineflow.adapters.core.trust import owner
-from fineflow.adapters.inner_calls.calls_ahead import CallAhead, Finished
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead
+from fineflow.adapters.inner_calls.components import Components as Base
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through
-from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.llamaindex.methods import blocks, packaged
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
+from fineflow.adapters.llamaindex.query_ahead import QueryAhead, query_in
 from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.adapters.llamaindex.user_functions import (
@@ -50,7 +47,6 @@ from fineflow.adapters.llamaindex.user_functions import (
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.values import HELD
 from fineflow.options import Options
-from fineflow.runtime.call.claims import equal
 
 _MADE = ("llama_index.core.base.llms.types", "llama_index.core.schema", "llama_index.core.prompts.base")
 _DEEP = 4  # parts of parts that are compared
@@ -72,81 +68,21 @@ class _Computing:
         self.__wrapped__ = obj
 
 
-class _QueryAhead(RecordedAhead):
-    """A call with a query object, of which it gets a copy: a sync search stores its vector in it.
-
-    before: calls that stock makes earlier with the same query. If one of them stores a vector, this one searches by it.
-    embeds: the call may embed the query itself.
-    """
-
-    def __init__(
-        self,
-        method: Callable[..., Any],
-        args: Sequence[Any],
-        named: Mapping[str, Any],
-        limit: asyncio.Semaphore | None,
-        query: QueryBundle,
-        before: Sequence[_QueryAhead],
-        embeds: bool,
-    ) -> None:
-        self._given = copy.copy(query)
-        self._had, self._before, self._embeds = query.embedding, before, embeds
-        self._vector: Future[None] = Future()  # set when there is a vector, or there will be none
-        self._of_stock: Any = None
-        args = [self._given if each is query else each for each in args]
-        named = {name: self._given if each is query else each for name, each in named.items()}
-        super().__init__(method, args, named, limit, self._reported if embeds else None)
-
-    def _reported(self) -> None:
-        if self._given.embedding is not None:
-            self._settle()
-
-    def _settle(self) -> None:
-        with suppress(InvalidStateError):  # another thread was faster
-            self._vector.set_result(None)
-
-    def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
-        def ended(value: Any) -> None:
-            self._settle()
-            finished(value)
-
-        return super().start(loop, context, ended)
-
-    async def ready(self) -> None:
-        for each in self._before:
-            await asyncio.shield(asyncio.wrap_future(each._vector))
-        self._given.embedding = self._expected()
-
-    def _expected(self) -> Any:
-        return next((e._given.embedding for e in self._before if e._given.embedding is not None), self._had)
-
-    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-        self._of_stock = _query_in(args, named)
-        return not self._embeds or equal(self._of_stock.embedding, self._expected())
-
-    def stock(self, invocation: Callable[[], Invocation]) -> Any:
-        try:
-            return super().stock(invocation)
-        finally:
-            if self._embeds and self._of_stock.embedding is None:
-                self._of_stock.embedding = self._given.embedding
-
-
-class Components:
+class Components(Base):
     """LlamaIndex's ``Components`` of one run of a user function. nested: returns a part as one that runs ahead."""
 
     def __init__(self, options: Options, nested: Callable[[Any], Any], readings: Readings) -> None:
-        self._options, self._nested, self._lasting = options, nested, readings
+        self.options, self._nested, self._lasting = options, nested, readings
         self._made: dict[int, Any] = {}  # components that the function makes in every call
         self._copies: dict[int, tuple[Any, Any]] = {}  # by id: copies of models, and the models
         self._readings: dict[int, tuple[Any, Reading]] = {}
-        self._embedding: list[tuple[QueryBundle, _QueryAhead]] = []  # calls that may store a vector in their query
+        self._embedding: list[tuple[QueryBundle, QueryAhead]] = []  # calls that may store a vector in their query
 
     def reading(self, obj: Any) -> Reading:
         """Returns what is known of the calls of a component, looked up once per run."""
         if id(obj) not in self._readings:
             lasts = id(obj) not in self._made
-            self._readings[id(obj)] = obj, self._lasting.of(obj) if lasts else reading_of(obj, self._options)
+            self._readings[id(obj)] = obj, self._lasting.of(obj) if lasts else reading_of(obj, self.options)
         return self._readings[id(obj)][1]
 
     def part(self, obj: Any) -> Planned | None:
@@ -161,51 +97,9 @@ class Components:
             return False
         return name in _methods(obj) or of_package(owner(type(obj), name).__module__)
 
-    def fresh(self, kind: Any) -> bool:
-        return False
-
-    def composite(self, obj: Any) -> bool:
-        return False
-
-    def makes(self, obj: Any, name: str) -> bool:
-        return False  # of an index: computed
-
-    def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        return None
-
-    def ahead(self, part: Planned, name: str, invocation: Any) -> CallAhead | None:
-        raise AssertionError("components of LlamaIndex run ahead by their methods")
-
-    def streams(self, name: str) -> bool:
-        return False
-
-    def awaits(self, name: str) -> bool:
-        return name.startswith("a")
-
     def result(self, obj: Any, name: str) -> Any:
         new = isinstance(obj, LLM | BaseEmbedding) and of_package(type(obj).__module__)
         return UNKNOWN if new else HELD
-
-    def seen(self, name: str, value: Any) -> Any:
-        return value
-
-    def steps(self, obj: Any) -> Sequence[Any] | None:
-        return None
-
-    def parts(self, obj: Any) -> Sequence[Any]:
-        return (obj,)
-
-    def alike(self, made: Any, obj: Any) -> bool:
-        return False
-
-    def told_apart(self, obj: Any, one: Any, other: Any) -> bool:
-        return False
-
-    def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return None
-
-    def handed_on(self, obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
-        return NotImplemented
 
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if name not in _methods(obj) or not defines(obj, name):
@@ -215,11 +109,11 @@ class Components:
                 raise Stop(f"calls .{name}() of a {type(obj).__name__}: {refused}")
         return (*map(_compared, args), name, *named, *map(_compared, named.values()))
 
-    def reads_only(self, part: Planned, name: str, key: Any) -> bool:
-        return True
+    def compared(self, key: Any) -> Any:
+        return tuple(map(_as_now, key))
 
-    def same(self, one: Any, other: Any, made: Sequence[Any]) -> bool:
-        return one is other or (id(one) in self._made and self._alike(one, other, _DEEP))
+    def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:
+        return left is right or (id(left) in self._made and self._alike(left, right, _DEEP))
 
     def _alike(self, left: Any, right: Any, deep: int) -> bool:
         """Returns True if two components of one class are made of the same objects, or of such that are alike."""
@@ -265,23 +159,18 @@ class Components:
         self._copies[id(made)] = made, llm
         return made
 
-    def invocation(
-        self, part: Planned, name: str, args: Any, named: Any, limit: asyncio.Semaphore | None
-    ) -> Invocation:
-        raise AssertionError("components of LlamaIndex run ahead by their methods")
-
     def method(
         self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
     ) -> CallAhead | None:
         if self.reading(obj).local:  # stock makes it, and the walk goes on with the result
             return None
         runs = self._runs(obj, name)
-        query = _query_in(args, named)
+        query = query_in(args, named)
         if query is None:
             return RecordedAhead(getattr(runs, name), args, named, limit)
         embeds = self.reading(obj).embeds and name in _EMBEDDED and query.embedding is None
         before = [each for known, each in self._embedding if known is query] if embeds else []
-        made = _QueryAhead(getattr(runs, name), args, named, limit, query, before, embeds)
+        made = QueryAhead(getattr(runs, name), args, named, limit, query, before, embeds)
         if embeds:
             self._embedding.append((query, made))
         return made
@@ -290,19 +179,8 @@ class Components:
         """Returns what runs ahead: a model whose async method does not block the event loop, or an optimized part."""
         if isinstance(obj, LLM):
             return shadow_llm(obj, unclaimed(sync=False)) if name[0] == "a" and blocks(type(obj), name) else obj
-        alone = id(obj) in self._made or self._options.max_concurrency is not None
+        alone = id(obj) in self._made or self.options.max_concurrency is not None
         return obj if alone else self._nested(obj)
-
-    def limit(self) -> int | None:
-        return None
-
-    def embedded(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[str]] | None:
-        return None
-
-    def joined(self, left: Any, right: Any) -> Any:
-        raise Stop("joins components")
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if not (isinstance(kind, type) and kind.__module__ in _MADE):
@@ -310,25 +188,8 @@ class Components:
         return (getattr(kind, name) if name else kind)(*args, **named)
 
 
-class IndexFinder(CallFinder):
-    """Finds the component calls of one run of a user function."""
-
-    def _matching(self, obj: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return super()._matching(obj, name, tuple(map(_as_now, key)), args, named)
-
-
-class IndexCalls(InnerCalls):
-    """The component calls of one run of a user function."""
-
-    finder = IndexFinder
-
-
 def _methods(obj: Any) -> Collection[str]:
     return FORMATTING if is_prompt(obj) else MAKING if makes(obj) else methods_of(obj) or ()
-
-
-def _query_in(args: Sequence[Any], named: Mapping[str, Any]) -> QueryBundle | None:
-    return next((each for each in (*args, *named.values()) if type(each) is QueryBundle), None)
 
 
 def _compared(value: Any) -> Any:
@@ -352,18 +213,26 @@ def looking_through(obj: Any, site: Site) -> None:
     functions = functions_of(obj)
     if not (components := called_by(*functions.values())):
         return
-    readings = Readings(site.shadows.options)
-    for each in components:
-        readings.of(each)  # the first look at a class takes longer than a walk may
+    readings = Readings(site.shadows.options, components)
     for name in functions:
         looks_through(type(obj), name)
     site.shadows.inside[id(obj)] = partial(_begin, site, readings)
 
 
-def _begin(site: Site, readings: Readings, func: Any, args: Any, named: Any) -> IndexCalls | None:
+def _begin(site: Site, readings: Readings, func: Any, args: Any, named: Any) -> InnerCalls | None:
     here, shadows = site.here, site.shadows
     if here is None:
         return None
-    components = Components(shadows.options, shadows.nested, readings)
-    asks, options, figures = shadows.arguments, shadows.options, RunFigures(visits_of(func))
-    return IndexCalls(components, here, components.part, asks, func, args, named, options=options, figures=figures)
+    return calls_of(Components(shadows.options, shadows.nested, readings), here, func, args, named)
+
+
+def calls_of(
+    components: Components,
+    here: Claiming | None,
+    func: Any,
+    args: Any,
+    named: Mapping[str, Any],
+    kind: type[InnerCalls] = InnerCalls,
+) -> InnerCalls:
+    """Returns the component calls of a function that stock is about to run. here: in this call; None for none."""
+    return kind(components, here, func, args, named, options=components.options, figures=RunFigures(visits_of(func)))

@@ -11,7 +11,7 @@ import copy
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -21,6 +21,7 @@ from llama_index.core.llms import callbacks
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.installers import of_application
 from fineflow.adapters.core.own_state import keeps_state
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import OwnClass
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
@@ -247,21 +248,59 @@ def exactly(obj: Any, *kinds: type) -> bool:
     return type(obj) in kinds and not any(callable(getattr(type(obj), name, None)) for name in vars(obj))
 
 
+def instead(made: Any, name: str, by: Callable[[Callable[..., Any]], Callable[..., Any]], of: Any = None) -> None:
+    """Replaces a method of a copy by what ``by`` makes of the function inside, with the same wrappers around it.
+
+    of: the object whose method that function is, if it is not the copy's.
+    """
+    found = method(type(made), name)
+    assert found is not None
+    function = by(partial(found.function, made if of is None else of))
+
+    def run(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    async def arun(_: Any, *args: Any, **kwargs: Any) -> Any:
+        return await function(*args, **kwargs)
+
+    made.__dict__[name] = found.around(made, arun if inspect.iscoroutinefunction(found.function) else run)
+
+
+def claiming(
+    made: Any, name: str, site: Site, key: Callable[..., Any], of: Any, *, leaves: bool = False, then: Any = None
+) -> None:
+    """Makes a method of a copy of ``of`` claim; otherwise it is that of ``of``. See ``Site.claims``.
+
+    leaves: in a thread, if it blocks the event loop. then: called first, with the same arguments.
+    """
+
+    def by(own: Callable[..., Any]) -> Callable[..., Any]:
+        own = partial(unblocked, own) if leaves and blocks(type(made), name) else own
+        claims = site.claims(own, key, awaits=name.lstrip("_").startswith("a"))
+        return claims if then is None else preceded(claims, then)
+
+    instead(made, name, by, of)
+
+
+def preceded(own: Callable[..., Any], then: Callable[..., object]) -> Callable[..., Any]:
+    """Returns a function that calls ``then`` with its arguments before it calls ``own``, which may be async."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        then(*args, **kwargs)
+        return own(*args, **kwargs)
+
+    return run
+
+
 def off_loop(obj: Any, name: str, trusting: bool) -> Any:
     """Returns a copy of an object whose async method ``name`` runs in a thread, on the object itself.
 
     Returns the object itself if the method does not block, or the object has to stay in the caller's thread.
     """
-    found = method(type(obj), name)
-    if found is None or name in vars(obj) or not blocks(type(obj), name) or not may_leave(obj, trusting):
+    if not replaceable(obj, name) or not may_leave(obj, trusting):
         return obj
-    function, made = found.function, copy.copy(obj)
-
-    async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
-        given = trusting or known_arguments((*args, *kwargs.values()))
-        return await (unblocked(function, obj, *args, **kwargs) if given else function(obj, *args, **kwargs))
-
-    made.__dict__[name] = found.around(made, run)
+    made = copy.copy(obj)
+    instead(made, name, partial(_leaving, trusting), obj)
     return made
 
 
@@ -270,16 +309,21 @@ def move(made: Any, name: str) -> None:
 
     For objects that may leave the event loop.
     """
-    found = method(type(made), name)
-    if found is None or name in vars(made) or not blocks(type(made), name):
-        return
-    function = found.function
+    if replaceable(made, name):
+        instead(made, name, partial(_leaving, False))
 
-    async def run(_: Any, *args: Any, **kwargs: Any) -> Any:
-        given = known_arguments((*args, *kwargs.values()))
-        return await (unblocked(function, made, *args, **kwargs) if given else function(made, *args, **kwargs))
 
-    made.__dict__[name] = found.around(made, run)
+def replaceable(obj: Any, name: str) -> bool:
+    """Returns True for an async method that blocks the event loop, unless it was set on the object itself."""
+    return name not in vars(obj) and blocks(type(obj), name)
+
+
+def _leaving(trusting: bool, own: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        leaves = trusting or known_arguments((*args, *kwargs.values()))
+        return unblocked(own, *args, **kwargs) if leaves else own(*args, **kwargs)
+
+    return run
 
 
 def opened(made: Any, name: str, then: Callable[[], None]) -> bool:
@@ -287,17 +331,7 @@ def opened(made: Any, name: str, then: Callable[[], None]) -> bool:
     found = method(type(made), name)
     if found is None or not found.spans or name in vars(made):
         return False
-    function = found.function
-
-    def run(_: Any, *args: Any, **kwargs: Any) -> Any:
-        then()
-        return function(made, *args, **kwargs)
-
-    async def arun(_: Any, *args: Any, **kwargs: Any) -> Any:
-        then()
-        return await function(made, *args, **kwargs)
-
-    made.__dict__[name] = found.around(made, arun if inspect.iscoroutinefunction(function) else run)
+    instead(made, name, lambda own: preceded(own, lambda *args, **kwargs: then()))
     return True
 
 

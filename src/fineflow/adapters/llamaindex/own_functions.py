@@ -15,12 +15,11 @@ from fineflow.adapters.inner_calls.functions import (
     forecast_of,
     is_function,
     lower_function,
-    visits_of,
 )
-from fineflow.adapters.inner_calls.run_figures import RunFigures
+from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.llamaindex import planning
 from fineflow.adapters.llamaindex.builder import IndexBuilder
-from fineflow.adapters.llamaindex.inner_calls import Components, IndexCalls
+from fineflow.adapters.llamaindex.inner_calls import Components, calls_of
 from fineflow.adapters.llamaindex.reading import Readings, refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.adapters.llamaindex.user_functions import calls_in, functions_of
@@ -42,24 +41,11 @@ def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     return decide_function(p_graph, e_graph, lowered, inside=calls_in(lowered.obj).calls > 1)
 
 
-def _begin(here: Claiming, func: Any, args: Any, named: Mapping[str, Any]) -> IndexCalls:
+def _begin(here: Claiming, func: Any, args: Any, named: Mapping[str, Any]) -> InnerCalls:
     shadows: Any = here.shadows
     if shadows.readings is None:
-        shadows.readings = Readings(shadows.options)
-        for each in calls_in(func).components.values():
-            shadows.readings.of(each)  # the first look at a class takes longer than a walk may
-    components = Components(shadows.options, shadows.nested, shadows.readings)
-    return IndexCalls(
-        components,
-        here,
-        components.part,
-        shadows.arguments,
-        func,
-        args,
-        named,
-        options=shadows.options,
-        figures=RunFigures(visits_of(func)),
-    )
+        shadows.readings = Readings(shadows.options, calls_in(func).components.values())
+    return calls_of(Components(shadows.options, shadows.nested, shadows.readings), here, func, args, named)
 
 
 class _Shadows(FunctionShadows):

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import update_wrapper
 from typing import Any, NamedTuple
 
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.invocation import Again, Invocation, copied
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.inner_calls.entry_wrappers import aclaimed, claimed
+from fineflow.adapters.inner_calls.entry_wrappers import claimed
 from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE, Way
 from fineflow.adapters.llamaindex.models.embeddings import several
 from fineflow.adapters.llamaindex.repeating import sync_method
+
+_QUERIES = ("str_or_query_bundle", "query_bundle", "query", "message")
+"""Names by which entry methods take their query, if not as the first argument."""
 
 
 class Facts(NamedTuple):
@@ -70,85 +80,68 @@ class Optimized(Planned):
 
     def _self_part_call(self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls a sync method of a part of the object."""
-
-        def own(*args: Any, **kwargs: Any) -> Any:
-            stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
-            return self._self_call(IndexCall(Way(part, True), method, query, stock, (args, kwargs)))
-
-        return claimed(self.__wrapped__, method, own, args, kwargs)
+        own = lambda *args, **kwargs: self._self_call(_call(Way(part, True), method, query, args, kwargs))  # noqa: E731
+        return claimed(self.__wrapped__, method, own, args, kwargs, awaits=False)
 
     async def _self_part_acall(
         self, part: str, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Calls an async method of a part of the object."""
+        own = lambda *args, **kwargs: self._self_acall(_call(Way(part, False), method, query, args, kwargs))  # noqa: E731
+        return await claimed(self.__wrapped__, method, own, args, kwargs, awaits=True)
 
-        async def own(*args: Any, **kwargs: Any) -> Any:
-            stock = lambda runs: getattr(runs, method)(*args, **kwargs)  # noqa: E731
-            return await self._self_acall(IndexCall(Way(part, False), method, query, stock, (args, kwargs)))
 
-        return await aclaimed(self.__wrapped__, method, own, args, kwargs)
+def _call(way: Way, method: str, query: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> IndexCall:
+    return IndexCall(way, method, query, lambda runs: getattr(runs, method)(*args, **kwargs), (args, kwargs))
+
+
+def entry(base: Any, part: str, method: str) -> Any:
+    """Returns an entry method of a proxy, as the class ``base`` of stock has it. Its query is the first argument."""
+    stock = inspect.getattr_static(base, method)
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self._self_part_call(part, method, _query(args, kwargs), args, kwargs)
+
+    async def acall(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_part_acall(part, method, _query(args, kwargs), args, kwargs)
+
+    return update_wrapper(acall if inspect.iscoroutinefunction(inspect.unwrap(stock)) else call, stock, updated=())
+
+
+def _query(args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    return next(iter((*args, *(named[name] for name in _QUERIES if name in named))), None)
 
 
 class OptimizedRetriever(Optimized):
     """Retriever that runs ahead."""
 
-    def retrieve(self, str_or_query_bundle: Any) -> Any:
-        return self._self_part_call(RETRIEVE, "retrieve", str_or_query_bundle, (str_or_query_bundle,), {})
-
-    async def aretrieve(self, str_or_query_bundle: Any) -> Any:
-        return await self._self_part_acall(RETRIEVE, "aretrieve", str_or_query_bundle, (str_or_query_bundle,), {})
+    retrieve = entry(BaseRetriever, RETRIEVE, "retrieve")
+    aretrieve = entry(BaseRetriever, RETRIEVE, "aretrieve")
 
 
 class OptimizedSynthesizer(Optimized):
     """Response synthesizer that runs ahead."""
 
-    def synthesize(self, query: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
-        args = (query, nodes, *args)
-        return self._self_part_call(SYNTHESIZE, "synthesize", query, args, kwargs)
-
-    async def asynthesize(self, query: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
-        args = (query, nodes, *args)
-        return await self._self_part_acall(SYNTHESIZE, "asynthesize", query, args, kwargs)
+    synthesize = entry(BaseSynthesizer, SYNTHESIZE, "synthesize")
+    asynthesize = entry(BaseSynthesizer, SYNTHESIZE, "asynthesize")
 
 
 class OptimizedQueryEngine(Optimized):
     """Query engine that runs ahead."""
 
-    def query(self, str_or_query_bundle: Any) -> Any:
-        return self._self_part_call(QUERY, "query", str_or_query_bundle, (str_or_query_bundle,), {})
-
-    async def aquery(self, str_or_query_bundle: Any) -> Any:
-        return await self._self_part_acall(QUERY, "aquery", str_or_query_bundle, (str_or_query_bundle,), {})
-
-    def _query(self, query_bundle: Any) -> Any:  # the retry engines call this method of their engine
-        return self._self_part_call(QUERY, "_query", query_bundle, (query_bundle,), {})
-
-    def retrieve(self, query_bundle: Any) -> Any:
-        return self._self_part_call(RETRIEVE, "retrieve", query_bundle, (query_bundle,), {})
-
-    async def aretrieve(self, query_bundle: Any) -> Any:
-        return await self._self_part_acall(RETRIEVE, "aretrieve", query_bundle, (query_bundle,), {})
-
-    def synthesize(self, query_bundle: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
-        args = (query_bundle, nodes, *args)
-        return self._self_part_call(SYNTHESIZE, "synthesize", query_bundle, args, kwargs)
-
-    async def asynthesize(self, query_bundle: Any, nodes: Any, *args: Any, **kwargs: Any) -> Any:
-        args = (query_bundle, nodes, *args)
-        return await self._self_part_acall(SYNTHESIZE, "asynthesize", query_bundle, args, kwargs)
+    query = entry(BaseQueryEngine, QUERY, "query")
+    aquery = entry(BaseQueryEngine, QUERY, "aquery")
+    _query = entry(BaseQueryEngine, QUERY, "_query")  # the retry engines call this method of their engine
+    retrieve = entry(BaseQueryEngine, RETRIEVE, "retrieve")
+    aretrieve = entry(RetrieverQueryEngine, RETRIEVE, "aretrieve")
+    synthesize = entry(BaseQueryEngine, SYNTHESIZE, "synthesize")
+    asynthesize = entry(BaseQueryEngine, SYNTHESIZE, "asynthesize")
 
 
 class OptimizedChatEngine(Optimized):
     """Chat engine that runs ahead. Its memory stays with the user's object."""
 
-    def chat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call(CHAT, "chat", message, (message, *args), kwargs)
-
-    async def achat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall(CHAT, "achat", message, (message, *args), kwargs)
-
-    def stream_chat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call(STREAM_CHAT, "stream_chat", message, (message, *args), kwargs)
-
-    async def astream_chat(self, message: Any, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall(STREAM_CHAT, "astream_chat", message, (message, *args), kwargs)
+    chat = entry(BaseChatEngine, CHAT, "chat")
+    achat = entry(BaseChatEngine, CHAT, "achat")
+    stream_chat = entry(BaseChatEngine, STREAM_CHAT, "stream_chat")
+    astream_chat = entry(BaseChatEngine, STREAM_CHAT, "astream_chat")

@@ -66,11 +66,16 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """What is known of components, as long as nothing that they are made of changes."""
+    """What is known of components, as long as nothing that they are made of changes.
 
-    def __init__(self, options: Options) -> None:
+    first: components to look at now; the first look at a class takes longer than a walk may.
+    """
+
+    def __init__(self, options: Options, first: Iterable[Any] = ()) -> None:
         self._options = options
         self._known: dict[int, tuple[Any, Snapshot, Reading]] = {}
+        for each in first:
+            self.of(each)
 
     def of(self, obj: Any) -> Reading:
         """Returns what is known of the calls of a component."""

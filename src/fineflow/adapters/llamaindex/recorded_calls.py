@@ -12,7 +12,8 @@ import asyncio
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from datetime import datetime
 from functools import partial, wraps
@@ -25,11 +26,12 @@ from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.dispatcher import Dispatcher, active_instrument_tags
 from llama_index_instrumentation.span import active_span_id
 
-from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.inner_calls.calls_ahead import Finished, MethodAhead
 from fineflow.adapters.inner_calls.entry_wrappers import put
 from fineflow.adapters.llamaindex.as_reported import AsReported
 from fineflow.runtime.loop.scopes import Scope
+from fineflow.runtime.loop.submission import Submission
+from fineflow.runtime.queues.in_vain import Request
 
 _recording: ContextVar[Recording | None] = ContextVar("fineflow_recording", default=None)
 _installing = threading.Lock()
@@ -239,26 +241,16 @@ class RecordedAhead(MethodAhead):
         context.run(self._recording.begin)
         return super().start(loop, context, finished)
 
-    def stock(self, invocation: Callable[[], Invocation]) -> Any:
+    @contextmanager
+    def _taking(self) -> Iterator[tuple[Submission[Any], Request]]:
         try:
-            return super().stock(invocation)
+            with super()._taking() as taken:
+                yield taken
         finally:
             self._scope.close()
             self._recording.send()
 
-    async def astock(self, invocation: Callable[[], Invocation]) -> Any:
-        try:
-            return await super().astock(invocation)
-        finally:
-            self._scope.close()
-            self._recording.send()
-
-    def drop(self) -> None:
+    def _in_vain(self) -> None:
         self._scope.stop()
         self._scope.close()
-        super().drop()
-
-    async def adrop(self) -> None:
-        self._scope.stop()
-        self._scope.close()
-        await super().adrop()
+        super()._in_vain()

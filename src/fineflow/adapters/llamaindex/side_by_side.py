@@ -1,18 +1,15 @@
 """Calls that stock makes one after the other with one query, started together: stock makes each when it gets there.
 
-Nothing overtakes user code: the calls after one that may do more than read start when stock has made it. A sync search
-stores its vector in the query, by which the later ones then search: of those that may embed it, only the first starts,
-and the others follow as soon as there is a vector.
+Nothing overtakes user code: the calls after one that may do more than read start when stock has made it. Of those that
+may embed the query, the others wait for the vector of the first (``query_ahead``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
-import copy
-import threading
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,52 +18,31 @@ import wrapt
 from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.inner_calls.bounds import AT_ONCE
-from fineflow.adapters.llamaindex.reading import Readings
-from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
-from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.adapters.inner_calls.calls_ahead import CallsAhead, loop_of_engines
+from fineflow.adapters.llamaindex.query_ahead import QueryAhead
+from fineflow.adapters.llamaindex.reading import Reading, Readings
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
-from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 
 class _Call:
-    """One call that stock is about to make. made: by stock alone. taken: stock has the
-    result of the call that ran ahead. ended: that one has. refused, embeds: ``Reading``.
+    """One call that stock is about to make. made: by stock alone. taken: stock has the result of what ran ahead.
 
-    given: the query that it gets; before: a copy of it. inside: the calls that stock makes next, with its result.
+    reading: what is known of its component. inside: the calls that stock makes next, with its result.
     """
 
-    __slots__ = (
-        "ahead",
-        "before",
-        "embeds",
-        "ended",
-        "given",
-        "inside",
-        "made",
-        "name",
-        "obj",
-        "refused",
-        "since",
-        "taken",
-    )
+    __slots__ = ("ahead", "inside", "made", "name", "obj", "reading", "taken")
 
     def __init__(self, obj: Any, name: str) -> None:
         self.obj, self.name = obj, name
-        self.refused, self.embeds = "", False
-        self.ahead: RecordedAhead | None = None
-        self.given: Any = None
-        self.before: Any = None
+        self.reading = Reading("")
+        self.ahead: QueryAhead | None = None
         self.inside: Group | None = None
-        self.made = self.taken = self.ended = False
-        self.since = 0.0
-
-    @property
-    def open(self) -> bool:
-        return self.ahead is None and not self.made
+        self.made = self.taken = False
 
 
-class Group:
+class Group(CallsAhead):
     """The calls that stock is about to make, in its order. Thread-safe.
 
     query: that stock passes to all of them. then: returns the calls that follow from the result of one. last: those
@@ -77,11 +53,10 @@ class Group:
         self.calls: list[_Call] = []
         self.last: Group | None = None
         self._site, self._query, self._sync, self._then = site, query, sync, then
-        self._options, self._here = site.shadows.options, site.here
-        self._lock = threading.RLock()
+        super().__init__(site.shadows.options)
+        self._here = site.here
         self._context = contextvars.copy_context()
         self._limit = asyncio.Semaphore(self._options.max_concurrency or AT_ONCE)
-        self._over = self._waits = False
         self._loop = asyncio._get_running_loop()
 
     def add(self, obj: Any, name: str) -> None:
@@ -99,70 +74,50 @@ class Group:
 
     def _begun(self, readings: Readings, others: bool) -> None:
         for call in self.calls:
-            call.refused, call.embeds, local = readings.of(call.obj)
-            if local and not self._sync and self._query.embedding is None:  # all would embed it at the same time
-                call.refused = call.refused or "its embedding model cannot serve several threads"
+            call.reading = found = readings.of(call.obj)
+            if found.local and not self._sync and self._query.embedding is None:  # all would embed it at the same time
+                call.reading = found._replace(refused=found.refused or "its embedding model serves one thread")
         slow = [call for call in self.calls if self._options.eager or not quick(call.obj, call.name)]
         if len(slow) > 1 or (others and slow):
             self._start_some()
         else:
             self._over = True
 
-    def _go(self) -> None:
-        self._guarded(self._start_some)
-
-    def _guarded(self, work: Callable[[], None]) -> None:
-        try:
-            work()
-        except Exception as error:
-            self._over = True
-            text = f"engines and retrievers could not run side by side ({type(error).__name__}: {error})"
-            if self._options.strict:
-                raise PlanningError(f"{text}; without strict=True this is a warning") from error
-            warnings.warn(f"{text}; stock calls them. Please report this.", FineflowWarning, stacklevel=2)
+    @property
+    def _what(self) -> str:
+        return "calls of engines and retrievers could not run side by side"
 
     def _start_some(self) -> None:
         """Starts the calls that may start by now."""
         with self._lock:
-            self._waits, vector = False, self._query.embedding
+            before, known = list[QueryAhead](), True  # those that may store a vector; False: stock makes one itself
             for call in self.calls:
-                if self._over or (call.refused and not call.made):
+                if self._over or (call.reading.refused and not call.made):
                     return
-                waits = self._waits and call.embeds
-                if call.open and not waits:
-                    self._start(call, vector)
-                if not self._sync or not call.embeds or waits or vector is not None:
-                    continue
-                vector = call.given.embedding if call.given is not None else None
-                self._waits = vector is None and not (call.ended or call.made)
+                embeds = self._sync and call.reading.embeds
+                if call.ahead is None and not call.made and (known or not embeds):
+                    self._start(call, before if embeds else (), embeds)
+                if embeds and call.ahead is not None:
+                    before.append(call.ahead)
+                known = known and not (embeds and call.ahead is None and not call.made)
 
-    def _start(self, call: _Call, vector: Any) -> None:
-        loop = _engine_loop() if self._sync else self._loop
+    def _start(self, call: _Call, before: Sequence[QueryAhead], embeds: bool) -> None:
+        loop = loop_of_engines() if self._sync else self._loop
         if loop is None:
             return
-        call.given = copy.copy(self._query)
-        call.given.embedding = vector
-        call.before = copy.copy(call.given)
         # A part that is optimized itself could call more components at a time than the user's bound allows.
         part = call.obj if self._options.max_concurrency is not None else self._site.nested(call.obj)
-        reported = self._go_on if self._sync and call.embeds and vector is None else None
-        ahead = RecordedAhead(getattr(part, call.name), (call.given,), {}, self._limit, reported)
-        call.since = now()
+        query = self._query
+        ahead = QueryAhead(getattr(part, call.name), (query,), {}, self._limit, query, before, embeds)
         if ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = ahead
 
-    def _go_on(self) -> None:
-        if self._waits:
-            self._go()
-
-    def _finished(self, call: _Call, ahead: RecordedAhead, value: Any) -> None:
-        call.ended = True
+    def _finished(self, call: _Call, ahead: QueryAhead, value: Any) -> None:
         if not isinstance(value, Failed):
-            observe(call.obj, call.name, now() - call.since - ahead.waited, ahead=True)
+            observe(call.obj, call.name, ahead.took, ahead=True)
             with self._lock:
                 if self._then is not None and not self._over:
                     call.inside = self._context.copy().run(self._then, value)
-        self._go_on()
 
     # --- stock ------------------------------------------------------------------------------------------------------
 
@@ -170,66 +125,48 @@ class Group:
         """Returns the part of a call as stock calls it."""
         return _Claiming(self._site.nested(self.calls[number].obj), self, self.calls[number])
 
-    def _taken(self, call: _Call, query: Any) -> RecordedAhead | None:
+    def _taken(self, call: _Call, query: Any) -> QueryAhead | None:
         """Returns the call that runs ahead, if it is the one that stock makes now."""
         with self._lock:
             self.last = None
-            same = call.ahead is not None and not call.taken and _equal(call.before, query)
-            call.taken = same
-            return call.ahead if same else None
+            call.taken = call.ahead is not None and not call.taken and call.ahead.same(query)
+            return call.ahead if call.taken else None
 
     def stock(self, call: _Call, part: Any, query: Any) -> Any:
         """Makes a call as stock does."""
-        ahead = self._taken(call, query)
-        if ahead is None:
-            began = now()
-            value = getattr(part, call.name)(query)
-            self._stock_has(call, now() - began)
-            return value
-        try:
+        if (ahead := self._taken(call, query)) is None:
+            with self._made(call):
+                return getattr(part, call.name)(query)
+        with self._has(call, ahead):
             return ahead.stock(_no_invocation)
-        finally:
-            self._stored(call, query, ahead)
 
     async def astock(self, call: _Call, part: Any, query: Any) -> Any:
         """``stock`` for async methods."""
-        ahead = self._taken(call, query)
-        if ahead is None:
-            began = now()
-            value = await getattr(part, call.name)(query)
-            self._stock_has(call, now() - began)
-            return value
-        try:
+        if (ahead := self._taken(call, query)) is None:
+            with self._made(call):
+                return await getattr(part, call.name)(query)
+        with self._has(call, ahead):
             return await ahead.astock(_no_invocation)
-        finally:
-            self._stored(call, query, ahead)
 
-    def _stock_has(self, call: _Call, took: float) -> None:
-        observe(call.obj, call.name, took, ahead=False)
+    @contextmanager
+    def _made(self, call: _Call) -> Iterator[None]:
+        began = now()
+        yield
+        observe(call.obj, call.name, now() - began, ahead=False)
         call.made = True
         if not self._over:
-            self._go()
+            self._guarded(self._start_some)
 
-    def _stored(self, call: _Call, query: Any, ahead: RecordedAhead) -> None:
-        if self._here is not None:
-            self._here.gains(ahead.head_start)
-        self.last = call.inside
-        if query.embedding is None:
-            query.embedding = call.given.embedding
+    @contextmanager
+    def _has(self, call: _Call, ahead: QueryAhead) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            if self._here is not None:
+                self._here.gains(ahead.head_start)
+            self.last = call.inside
 
-    # --- the end ----------------------------------------------------------------------------------------------------
-
-    def close(self) -> None:
-        """Ends the calls that stock has not made."""
-        for ahead in self._left():
-            ahead.drop()
-
-    async def aclose(self) -> None:
-        """``close`` for coroutines."""
-        for ahead in self._left():
-            await ahead.adrop()
-
-    def _left(self) -> Sequence[RecordedAhead]:
+    def _left(self) -> Sequence[QueryAhead]:
         with self._lock:
             self._over = True
             found = [call.ahead for call in self.calls if call.ahead is not None and not call.taken]
@@ -251,20 +188,6 @@ class _Claiming(wrapt.ObjectProxy[Any]):
         return await self._self_group.astock(self._self_call, self.__wrapped__, query)
 
     query, aquery = retrieve, aretrieve
-
-
-def _equal(before: Any, query: Any) -> bool:
-    try:
-        return bool(before == query)
-    except Exception:  # a vector with a rule of its own
-        return False
-
-
-def _engine_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return engine_loop()
-    except RuntimeError:  # the interpreter is exiting
-        return None
 
 
 def _no_invocation() -> Any:

@@ -192,23 +192,28 @@ class Host(Protocol):
         Awaited, for a coroutine function. of: the object whose method it is, the first of ``args``; None for others.
         Raises Stop if a call of it has failed.
         """
+        return HELD
 
     def inner(
         self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
     ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
         """Returns the user's function that a component call runs, and its arguments; None if there is none."""
+        return None
 
     def joined(self, left: Any, right: Any) -> Any:
         """Returns ``left | right``. Raises Stop if that is not understood."""
+        raise Stop("composes a chain")
 
     def changes(self, value: Any) -> None:
         """Notes that the function changes a container or object that it did not create.
 
         ``call`` raises Stop for components that hold it.
         """
+        raise Stop("changes something that it did not create")
 
     def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Returns a new object, by ``kind(...)`` or ``kind.name(...)``; kind: a class or a component.
 
         Raises Stop if making it may do more.
         """
+        raise Stop(f"makes a {getattr(kind, '__name__', 'component')}")

@@ -19,7 +19,6 @@ from fineflow.adapters.inner_calls.dry_calls import DryCalls, predicting
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.langchain import several_prompts
-from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.inner_calls import COPIED, Runnables, claims_inside
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
@@ -106,17 +105,8 @@ class DryRuns:
         return self._calls(proxy, func, args, {**named, **{name: UNKNOWN for name in named if name in HIDDEN}})
 
     def _calls(self, proxy: Planned, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> DryCalls:
-        return DryCalls(
-            Runnables(),
-            proxy._self_ahead,
-            Arguments,
-            func,
-            args,
-            named,
-            options=proxy._self_options,
-            gain=self._gain,
-            ended=self._ended,
-        )
+        components, options = Runnables(proxy._self_ahead), proxy._self_options
+        return DryCalls(components, func, args, named, options=options, gain=self._gain, ended=self._ended)
 
     def _proxy(self, obj: Any) -> Planned | None:
         known = self._inside.get(id(obj))

@@ -21,9 +21,9 @@ from fineflow.adapters.inner_calls.finder import awaited
 from fineflow.adapters.langchain.components.indexing import SearchIndex
 from fineflow.adapters.langchain.inner_calls.inner_calls import Runnables
 from fineflow.adapters.langchain.inner_calls.inner_functions import inner_of
-from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
+from fineflow.adapters.lookahead import UNKNOWN, Host, Stop, Walk
 from fineflow.adapters.lookahead.scan import scan
-from fineflow.adapters.lookahead.values import HELD, Awaited
+from fineflow.adapters.lookahead.values import Awaited
 
 _SEARCHES = "similarity_search similarity_search_with_score similarity_search_with_relevance_scores "
 _SEARCHES += "max_marginal_relevance_search search"
@@ -63,7 +63,7 @@ class Argument:
     name: str
 
 
-class Foreseen:
+class Foreseen(Host):
     """The texts that one step is going to search for. The ``Host`` of the walks through its functions.
 
     Of texts only those count that are sure to be searched for, by the sync methods of the store in a sync function, and
@@ -131,11 +131,6 @@ class Foreseen:
 
     # What walks ask: see ``lookahead.Host``.
 
-    def function(
-        self, func: Any, promise: Any, args: Sequence[Any], named: Mapping[str, Any], *, of: Any, sure: bool
-    ) -> Any:
-        return HELD
-
     def knows(self, obj: Any) -> bool:
         return id(obj) in self._standing or _COMPONENTS.knows(obj)
 
@@ -158,18 +153,6 @@ class Foreseen:
             texts = given if name.endswith("batch") and type(given) is list and self._walk.whole(given) else [given]
             self.texts += [(text, methods[name]) for text in texts if type(text) is str]
         return UNKNOWN if methods[name] else Awaited(UNKNOWN)
-
-    def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> None:
-        return None
-
-    def joined(self, left: Any, right: Any) -> Any:
-        raise Stop("composes a chain")
-
-    def changes(self, value: Any) -> None:
-        raise Stop("changes something that it did not create")
-
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        raise Stop(f"makes a {getattr(kind, '__name__', 'component')}")
 
 
 def searches(func: Any) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 from itertools import product
 from types import FunctionType
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast
 
 from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
@@ -34,13 +34,14 @@ from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, graph_ahead
-from fineflow.adapters.inner_calls.components import Arguments
+from fineflow.adapters.inner_calls.components import Components, Given
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.langchain import several_prompts
+from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.batch_ahead import BatchAhead, batch_of
 from fineflow.adapters.langchain.calls import ChainCall, Streams, is_constant
 from fineflow.adapters.langchain.inner_calls.chain_calls import ASKED
@@ -93,15 +94,29 @@ def _is_runnable(kind: Hashable) -> bool:
     return isinstance(kind, type) and issubclass(kind, Runnable)
 
 
-class Runnables:
+class Runnables(Components):
     """LangChain's ``Components``.
 
-    trusting: believes what interfaces of the user's own classes say. streams_models: stock streams chat models.
+    ahead_of: returns the proxy of a component that may run ahead. trusting: believes what interfaces of the user's own
+    classes say. streams_models: stock streams chat models.
     """
 
-    def __init__(self, *, trusting: bool = False, streams_models: Streams = "") -> None:
+    composite, parts, made = staticmethod(composite), staticmethod(parts_of), staticmethod(made)
+    composed, embedded, same = staticmethod(composed), staticmethod(embedded), staticmethod(same)
+
+    def __init__(
+        self,
+        ahead_of: Callable[[Any], Planned | None] = lambda obj: None,
+        *,
+        trusting: bool = False,
+        streams_models: Streams = "",
+    ) -> None:
+        self._ahead_of = ahead_of
         self._trusting = trusting
         self._streams_models = streams_models
+
+    def part(self, obj: Any) -> Planned | None:
+        return self._ahead_of(obj)
 
     def knows(self, obj: Any) -> bool:
         return self._of_runnable(obj) or methods_of(obj) is not None
@@ -122,9 +137,6 @@ class Runnables:
         kind = type(obj)
         return kind in _MADE or _is_runnable(cast(Hashable, type(merged(obj))))
 
-    def composite(self, obj: Any) -> bool:
-        return composite(obj)
-
     def fresh(self, kind: Any) -> bool:
         return isinstance(kind, type) and issubclass(kind, BaseLanguageModel) and of_package(kind.__module__)
 
@@ -134,9 +146,6 @@ class Runnables:
         # Functions that may do anything are looked through; other sequences run ahead as a whole.
         opaque = type(obj) is RunnableSequence and any(map(_is_opaque, obj.steps))
         return obj.steps if opaque else None
-
-    def parts(self, obj: Any) -> Sequence[Any]:
-        return parts_of(obj)
 
     def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if not self._of_runnable(obj):
@@ -158,7 +167,10 @@ class Runnables:
             raise Stop(f"calls .{name}() with something else than a config")
         return given["input"]
 
-    def told_apart(self, obj: Any, one: Arguments, other: Arguments) -> bool:
+    def compared(self, key: Any) -> Arguments:
+        return Arguments(key)
+
+    def told_apart(self, obj: Any, one: Given, other: Given) -> bool:
         if not isinstance(obj, Runnable):
             return False
         left, right = _configurable(*one), _configurable(*other)
@@ -253,14 +265,6 @@ class Runnables:
     def alike(self, made: Any, obj: Any) -> bool:
         return type(obj) is stands_for(made) and same(components_in(made), components_in(obj))
 
-    def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return composed(kind, name, args, named)
-
-    def embedded(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[str]] | None:
-        return embedded(obj, name, args, named)
-
     def handed_on(self, obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
         return handed_on(obj, given, value_of) if type(obj) in (MadeParallel, MadeFunction) else NotImplemented
 
@@ -275,12 +279,6 @@ class Runnables:
         if type(obj) in MADE:
             return name in COMPOSES
         return makes(obj.kind if isinstance(obj, Fresh) else obj, name)
-
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-        return made(kind, name, args, named)
-
-    def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:
-        return same(left, right, made)
 
 
 def _is_opaque(step: Any) -> bool:
@@ -334,10 +332,6 @@ makes one of what stock passes."""
 
 COPIED = (RunnableLambda, StructuredTool, Tool)
 """Classes whose functions are attributes; others define methods."""
-
-_RUNNABLES = {
-    flags: Runnables(trusting=flags[0], streams_models=flags[1]) for flags in product((False, True), get_args(Streams))
-}
 
 
 def looking_through(step: Any, site: Site) -> Any:
@@ -403,19 +397,9 @@ def inner_calls_of(
     """
     given = {name: _hidden(hidden[name], value) if name in hidden else value for name, value in named.items()}
     shadows = here.shadows
-    components = _RUNNABLES[shadows.options.trust == "interfaces", streams_models]
-    return kind(
-        components,
-        here,
-        shadows.component,
-        shadows.arguments,
-        func,
-        args,
-        given,
-        options=shadows.options,
-        figures=figures,
-        vectors=vectors,
-    )
+    trusting = shadows.options.trust == "interfaces"
+    components = Runnables(shadows.component, trusting=trusting, streams_models=streams_models)
+    return kind(components, here, func, args, given, options=shadows.options, figures=figures, vectors=vectors)
 
 
 def _configurable(args: Sequence[Any], named: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,10 +19,9 @@ from workflows.utils import get_steps_from_class
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through
-from fineflow.adapters.inner_calls.functions import visits_of
+from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
-from fineflow.adapters.inner_calls.run_figures import RunFigures
-from fineflow.adapters.llamaindex.inner_calls import Components, IndexFinder
+from fineflow.adapters.llamaindex.inner_calls import Components, calls_of
 from fineflow.adapters.llamaindex.reading import Readings, packaged_function
 from fineflow.adapters.llamaindex.user_functions import called_by
 from fineflow.adapters.lookahead import UNKNOWN
@@ -47,21 +46,14 @@ def looking(workflow: Any, options: Options, nested: Callable[[Any], Any]) -> di
 
     nested: returns a part of the workflow as one that runs ahead by itself.
     """
-
-    readings = Readings(options)
+    steps = steps_of(workflow)
+    readings = Readings(options, called_by(*(MethodType(func, workflow) for func in steps.values())))
 
     def begin(func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> InnerCalls:
         components = StepComponents(options, nested, readings)
         given, by_name = [walked(each) for each in args], {name: walked(each) for name, each in named.items()}
-        bound = MethodType(func, workflow)
-        figures = RunFigures(visits_of(func))
-        return _StepCalls(
-            components, None, components.part, lambda key: key, bound, given, by_name, options=options, figures=figures
-        )
+        return calls_of(components, None, MethodType(func, workflow), given, by_name, StepCalls)
 
-    steps = steps_of(workflow)
-    for each in called_by(*(MethodType(func, workflow) for func in steps.values())):
-        readings.of(each)  # the first look at a class takes longer than a walk may
     return {name: _looking(func, partial(begin, func)) for name, func in steps.items()}
 
 
@@ -150,7 +142,7 @@ class StepComponents(Components):
         return super().made(kind, name, args, named)
 
 
-class StepFinder(IndexFinder):
+class StepFinder(CallFinder):
     """Finds the component calls of one run of a step."""
 
     _seen: Any = None  # the walk that the states belong to
@@ -174,7 +166,9 @@ class StepFinder(IndexFinder):
         return super().made(kind, name, args, named)
 
 
-class _StepCalls(InnerCalls):
+class StepCalls(InnerCalls):
+    """The component calls of one run of a step."""
+
     finder = StepFinder
 
 

@@ -54,6 +54,7 @@ _PIPELINE = (
     *("_ahandle_upserts", "_update_docstore", "_aupdate_docstore"),
 )
 _ADDING = ("add", "async_add")
+_WRITES, _AWRITES = ("add", "delete", "delete_nodes"), ("async_add", "adelete", "adelete_nodes")
 _STORING = ("add_documents", "async_add_documents")
 
 
@@ -348,31 +349,14 @@ class _Written(wrapt.ObjectProxy[Any]):
         super().__init__(store)
         self._self_leaf, self._self_leaves = site.leaf, may_leave(store, site.options.trusting)
 
-    def add(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_call("add", args, kwargs)
-
-    def delete(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_call("delete", args, kwargs)
-
-    def delete_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_call("delete_nodes", args, kwargs)
-
-    async def async_add(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_called("async_add", args, kwargs)
-
-    async def adelete(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_called("adelete", args, kwargs)
-
-    async def adelete_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_called("adelete_nodes", args, kwargs)
-
-    def _self_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __getattr__(self, name: str) -> Any:
         own = getattr(self.__wrapped__, name)
-        return counted(self.__wrapped__, self._self_leaf, lambda: own(*args, **kwargs))
+        if name in _WRITES:
+            return lambda *args, **kwargs: counted(self.__wrapped__, self._self_leaf, lambda: own(*args, **kwargs))
+        return partial(self._self_written, name, own) if name in _AWRITES else own
 
-    async def _self_called(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def _self_written(self, name: str, own: Any, *args: Any, **kwargs: Any) -> Any:
         store = self.__wrapped__
-        own = getattr(store, name)
         leaves = self._self_leaves and blocks(type(store), name) and known_arguments(args)
         call = partial(unblocked, own) if leaves else own
         return await acounted(store, self._self_leaf, lambda: call(*args, **kwargs))

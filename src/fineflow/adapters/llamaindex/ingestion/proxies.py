@@ -15,7 +15,7 @@ from fineflow.adapters.llamaindex.builder import QUERY
 from fineflow.adapters.llamaindex.components.document_qa import DocumentQA
 from fineflow.adapters.llamaindex.ingestion.deferred import build_deferred, deferrable
 from fineflow.adapters.llamaindex.ingestion.indexing import Building, built_class
-from fineflow.adapters.llamaindex.proxy import Optimized
+from fineflow.adapters.llamaindex.proxy import Optimized, entry
 
 
 class OptimizedPipeline(Optimized):
@@ -54,29 +54,14 @@ class OptimizedIndex(Optimized):
             write.wait()
         return await super()._self_part_acall(part, method, query, args, kwargs)
 
-    def insert(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("insert", "insert", None, args, kwargs)
-
-    async def ainsert(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("insert", "ainsert", None, args, kwargs)
-
-    def insert_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("insert_nodes", "insert_nodes", None, args, kwargs)
-
-    async def ainsert_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("insert_nodes", "ainsert_nodes", None, args, kwargs)
-
-    def update_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("update_ref_doc", "update_ref_doc", None, args, kwargs)
-
-    async def aupdate_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("update_ref_doc", "aupdate_ref_doc", None, args, kwargs)
-
-    def refresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("refresh_ref_docs", "refresh_ref_docs", None, args, kwargs)
-
-    async def arefresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("refresh_ref_docs", "arefresh_ref_docs", None, args, kwargs)
+    insert = entry(VectorStoreIndex, "insert", "insert")
+    ainsert = entry(VectorStoreIndex, "insert", "ainsert")
+    insert_nodes = entry(VectorStoreIndex, "insert_nodes", "insert_nodes")
+    ainsert_nodes = entry(VectorStoreIndex, "insert_nodes", "ainsert_nodes")
+    update_ref_doc = entry(VectorStoreIndex, "update_ref_doc", "update_ref_doc")
+    aupdate_ref_doc = entry(VectorStoreIndex, "update_ref_doc", "aupdate_ref_doc")
+    refresh_ref_docs = entry(VectorStoreIndex, "refresh_ref_docs", "refresh_ref_docs")
+    arefresh_ref_docs = entry(VectorStoreIndex, "refresh_ref_docs", "arefresh_ref_docs")
 
     def as_retriever(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_optimized(self.__wrapped__.as_retriever(*args, **kwargs))
@@ -98,11 +83,8 @@ class SessionIndex(OptimizedIndex):
 class OptimizedBuilding(Optimized):
     """Index that is being built, with its embedding running ahead."""
 
-    def from_documents(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("from_documents", "from_documents", None, args, kwargs)
-
-    def from_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("from_nodes", "from_nodes", None, args, kwargs)
+    from_documents = entry(Building, "from_documents", "from_documents")
+    from_nodes = entry(Building, "from_nodes", "from_nodes")
 
 
 class OptimizedIndexClass(Optimized):

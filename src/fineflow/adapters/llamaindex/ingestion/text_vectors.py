@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -23,10 +24,11 @@ from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import (
     as_written,
     believed_class,
-    blocks,
     called,
-    method,
+    claiming,
+    instead,
     quiet,
+    replaceable,
     same,
     unblocked,
 )
@@ -71,7 +73,7 @@ class Wanted:
         self._asked = 0  # texts that stock has requested
         self._begun = 0  # batches of which stock has requested at least one text
         self._texts = 0  # number of texts in these batches
-        self._requested = asyncio.Event()  # set for no longer than it takes to wake those that wait
+        self._asks = asyncio.Event()
 
     def tell(self, batch: Batch) -> None:
         self._claims.post(self.batches.put, batch)
@@ -87,13 +89,13 @@ class Wanted:
             self._group = known[self._begun].group
             self._texts += len(known[self._begun].texts)
             self._begun += 1
-        self._requested.set()
-        self._requested.clear()
+        self._asks.set()
 
     async def due(self, batch: Batch) -> None:
         """Waits until a batch may start: at most one group ahead of stock."""
         while batch.group > self._group + 1:
-            await self._requested.wait()
+            self._asks.clear()
+            await self._asks.wait()
 
 
 class TextBatches:
@@ -258,20 +260,14 @@ def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
     leaves = not site.sync and may_leave(model, site.options.trusting)
     if wanted is None and (keeps_state(type(model)) or not leaves):
         return model
-    kind, made, held, sync = type(model), model.model_copy(), {}, site.sync
+    kind, made, sync = type(model), model.model_copy(), site.sync
     names: Iterable[str] = _asked(kind, sync) if _local(model) is None else _INNER[:1]
-    turn = asyncio.Lock()
-    if wanted is not None:
-        for name in names:
-            found = method(kind, name)
-            assert found is not None
-            claiming = _aclaiming if name.startswith("_a") else _claiming
-            held[name] = found.around(made, claiming(model, name, found.function, site, wanted))
+    turn, claims = asyncio.Lock(), () if wanted is None else tuple(names)
+    for name in claims:
+        claiming(made, name, site, partial(_key, name), model, leaves=leaves, then=partial(_ask, wanted))
     for name in _INNER[1::2] if leaves else ():
-        found = method(kind, name)
-        if name not in held and name not in vars(model) and found is not None and blocks(kind, name):
-            held[name] = found.around(made, _in_turn(made, found.function, turn))
-    made.__dict__.update(held)
+        if name not in claims and replaceable(model, name):
+            instead(made, name, partial(_in_turn, turn))
     return made
 
 
@@ -279,34 +275,13 @@ def _key(name: str, given: Any) -> Any:
     return ("texts", tuple(given)) if name.endswith("s") else ("text", given)
 
 
-def _count(given: Any) -> int:
-    return 1 if isinstance(given, str) else len(given)
+def _ask(wanted: Any, given: Any) -> None:
+    wanted.asks(1 if isinstance(given, str) else len(given))
 
 
-def _claiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) -> Any:
-    def embed(_: Any, given: Any) -> Any:
-        wanted.asks(_count(given))
-        return site.claim(_key(name, given), lambda: function(model, given))[1]
-
-    return embed
-
-
-def _aclaiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) -> Any:
-    leaves = blocks(type(model), name) and may_leave(model, site.options.trusting)
-
-    async def own(given: Any) -> Any:
-        return await (unblocked(function, model, given) if leaves else function(model, given))
-
-    async def embed(_: Any, given: Any) -> Any:
-        wanted.asks(_count(given))
-        return (await site.aclaim(_key(name, given), lambda: own(given)))[1]
-
-    return embed
-
-
-def _in_turn(made: Any, function: Any, turn: asyncio.Lock) -> Any:
-    async def embed(_: Any, given: Any) -> Any:
+def _in_turn(turn: asyncio.Lock, own: Callable[..., Any]) -> Callable[..., Any]:
+    async def embed(given: Any) -> Any:
         async with turn:
-            return await unblocked(function, made, given)
+            return await unblocked(own, given)
 
     return embed

@@ -24,7 +24,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead, off_loop
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 
 _PARSING = (
@@ -134,19 +134,17 @@ def shadow_transformation(transform: Any, site: Site, batches: TextBatches | Non
 
 
 def _tapped_splitter(parser: Any, batches: TextBatches, whole: bool) -> Any:
-    made, kind = parser.model_copy(), type(parser)
-    parse, split = method(kind, "_parse_nodes"), method(kind, _SPLIT)
-    assert parse is not None and split is not None
+    made = parser.model_copy()
     at: list[BaseNode] = []  # the document that is being split
 
-    def parse_nodes(_: Any, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> Any:
-        found = parse.function(made, _Noting(nodes, at), show_progress=show_progress, **kwargs)
+    def parse_nodes(own: Any, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> Any:
+        found = own(_Noting(nodes, at), show_progress=show_progress, **kwargs)
         if whole:
             batches.end()
         return found
 
-    def split_text(_: Any, text: str, metadata_str: str) -> Any:
-        found = split.function(made, text, metadata_str)
+    def split_text(own: Any, text: str, metadata_str: str) -> Any:
+        found = own(text, metadata_str)
         if not at or type(at[-1]) not in (Document, TextNode):
             batches.lose()
             return found
@@ -154,8 +152,8 @@ def _tapped_splitter(parser: Any, batches: TextBatches, whole: bool) -> Any:
             batches.add(each)
         return found
 
-    made.__dict__["_parse_nodes"] = parse.around(made, parse_nodes)
-    made.__dict__[_SPLIT] = split.around(made, split_text)
+    instead(made, "_parse_nodes", lambda own: partial(parse_nodes, own))
+    instead(made, _SPLIT, lambda own: partial(split_text, own))
     return made
 
 
@@ -196,25 +194,22 @@ def _texts(document: Any, splits: Sequence[str], with_metadata: bool) -> Iterato
 def _tapped_extractor(
     extractor: Any, name: str, metadata: Callable[[Any], Mapping[str, Any]], batches: TextBatches, whole: bool
 ) -> Any:
-    made, kind = extractor.model_copy(), type(extractor)
-    extract, one = method(kind, "aextract"), method(kind, name)
-    assert extract is not None and one is not None
-    order = _InOrder(batches)
+    made, order = extractor.model_copy(), _InOrder(batches)
 
-    async def aextract(_: Any, nodes: Sequence[BaseNode]) -> Any:
+    async def aextract(own: Any, nodes: Sequence[BaseNode]) -> Any:
         order.begin(nodes)
-        found = await extract.function(made, nodes)
+        found = await own(nodes)
         if whole:
             batches.end()
         return found
 
-    async def each(_: Any, node: BaseNode) -> Any:
-        found = await one.function(made, node)
+    async def each(own: Any, node: BaseNode) -> Any:
+        found = await own(node)
         order.ended(node, _with(extractor, node, metadata(found)))
         return found
 
-    made.__dict__["aextract"] = extract.around(made, aextract)
-    made.__dict__[name] = one.around(made, each)
+    instead(made, "aextract", lambda own: partial(aextract, own))
+    instead(made, name, lambda own: partial(each, own))
     return made
 
 

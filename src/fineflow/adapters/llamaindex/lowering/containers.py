@@ -33,12 +33,10 @@ from llama_index.core.query_engine import (
 from llama_index.core.retrievers import AutoMergingRetriever, RecursiveRetriever, RouterRetriever, TransformRetriever
 from llama_index.core.tools import QueryEngineTool
 
-from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered
-from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.builder import unlowered
 from fineflow.adapters.llamaindex.lowering.index_nodes import recursing
 from fineflow.adapters.llamaindex.lowering.nonblocking import AHEAD, replace
 from fineflow.adapters.llamaindex.lowering.postprocessors import shadow_postprocessors
@@ -49,6 +47,7 @@ from fineflow.adapters.llamaindex.thread_affinity import may_leave
 
 SUMMARIZER = "summarizer"
 _QUERYING = ("query", "aquery", "_query", "_aquery")
+_UNLOWERED = unlowered("its parts run ahead by themselves")
 _TRANSFORM = "_query_transform"
 
 
@@ -74,10 +73,6 @@ _PART = ("_query_engine",)
 def container_of(obj: Any) -> Container | None:
     """Returns the row of a container; None for other objects."""
     return next((row for row in (*ENGINES, *RETRIEVERS, SUB_QUESTIONS, ROUTER) if row.matches(obj)), None)
-
-
-def _lower_container(obj: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("its parts run ahead by themselves")
 
 
 def _parts(holds: tuple[str, ...], obj: Any) -> Mapping[str, Any]:
@@ -164,7 +159,7 @@ def _asking(holder: Any, site: Site) -> Any:
 
 
 def _row(
-    base: type, methods: tuple[str, ...], holds: tuple[str, ...] = (), lower: Any = _lower_container, **more: Any
+    base: type, methods: tuple[str, ...], holds: tuple[str, ...] = (), lower: Any = _UNLOWERED, **more: Any
 ) -> Container:
     return Container(
         base,

@@ -7,8 +7,10 @@ the nodes have been retrieved; those behind the nodes that such a retriever find
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -16,7 +18,7 @@ from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.schema import IndexNode, TextNode
 
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.llamaindex.methods import method
+from fineflow.adapters.llamaindex.methods import instead
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.side_by_side import Group
 
@@ -42,6 +44,16 @@ class _Nodes(Group):
         numbers = self._numbers.get(key)
         return self.take(numbers.pop(0)) if numbers else None
 
+    @contextmanager
+    def here(self) -> Iterator[None]:
+        """The block in which a thread of stock makes the calls; ends those that it has not made."""
+        token = _here.set(self)
+        try:
+            yield
+        finally:
+            _here.reset(token)
+            self.close()
+
 
 _here: ContextVar[_Nodes | None] = ContextVar("fineflow_index_nodes", default=None)
 
@@ -58,13 +70,10 @@ def with_objects(made: Any, retriever: Any, site: Site) -> None:
     """Makes the objects that nodes of a retriever refer to run ahead, side by side. made: the copy that stock runs."""
     objects = list(retriever.object_map.values())
     for name in (*HANDLING, *FROM_OBJECT):
-        found = method(BaseRetriever, name)
-        assert found is not None
-        make = _handling if name in HANDLING else _from_object
-        made.__dict__[name] = found.around(made, make(made, found.function, objects, site))
+        instead(made, name, partial(_handling if name in HANDLING else _from_object, made, objects, site))
 
 
-def _handling(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
+def _handling(made: Any, objects: Sequence[Any], site: Site, own: Any) -> Any:
     readings = Readings(site.shadows.options)
 
     def entered(query: Any, nodes: Sequence[Any], sync: bool) -> _Nodes:
@@ -78,20 +87,15 @@ def _handling(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
         found.begin(readings)
         return found
 
-    def handle(_: Any, query_bundle: Any, nodes: Any) -> Any:
-        found = entered(query_bundle, nodes, True)
-        token = _here.set(found)
-        try:
-            return own(made, query_bundle, nodes)
-        finally:
-            _here.reset(token)
-            found.close()
+    def handle(query_bundle: Any, nodes: Any) -> Any:
+        with entered(query_bundle, nodes, True).here():
+            return own(query_bundle, nodes)
 
-    async def ahandle(_: Any, query_bundle: Any, nodes: Any) -> Any:
+    async def ahandle(query_bundle: Any, nodes: Any) -> Any:
         found = entered(query_bundle, nodes, False)
         token = _here.set(found)
         try:
-            return await own(made, query_bundle, nodes)
+            return await own(query_bundle, nodes)
         finally:
             _here.reset(token)
             await found.aclose()
@@ -99,7 +103,7 @@ def _handling(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
     return ahandle if inspect.iscoroutinefunction(own) else handle
 
 
-def _from_object(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
+def _from_object(made: Any, objects: Sequence[Any], site: Site, own: Any) -> Any:
     def of(obj: Any) -> Any:
         if not any(obj is each for each in objects):
             return obj
@@ -107,13 +111,7 @@ def _from_object(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any
         found = here.next(id(obj)) if here is not None else None
         return site.nested(obj) if found is None else found
 
-    def retrieve(_: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        return own(made, of(obj), *args, **kwargs)
-
-    async def aretrieve(_: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
-        return await own(made, of(obj), *args, **kwargs)
-
-    return aretrieve if inspect.iscoroutinefunction(own) else retrieve
+    return lambda obj, *args, **kwargs: own(of(obj), *args, **kwargs)
 
 
 # --- RecursiveRetriever ---------------------------------------------------------------------------------------------
@@ -121,10 +119,7 @@ def _from_object(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any
 
 def recursing(made: Any, retriever: Any, site: Site) -> None:
     """Makes the parts of a ``RecursiveRetriever`` run side by side. made: the copy that stock runs."""
-    kind = type(retriever)
-    asking, getting = method(kind, "_query_retrieved_nodes"), method(kind, "_get_object")
-    assert asking is not None and getting is not None
-    own, own_get, readings = asking.function, getting.function, Readings(site.shadows.options)
+    readings = Readings(site.shadows.options)
 
     def ahead(query: Any, nodes: Any, around: bool) -> _Nodes:
         def then(value: Any) -> Group | None:
@@ -142,25 +137,21 @@ def recursing(made: Any, retriever: Any, site: Site) -> None:
         found.begin(readings, others=around)
         return found
 
-    def query_nodes(_: Any, query_bundle: Any, nodes_with_score: Any) -> Any:
+    def query_nodes(own: Any, query_bundle: Any, nodes_with_score: Any) -> Any:
         around = _of(made)
         found: Any = around.last if around is not None else None
         if found is None or found.nodes is not nodes_with_score:
             found = ahead(query_bundle, nodes_with_score, False)
-        token = _here.set(found)
-        try:
-            return own(made, query_bundle, nodes_with_score)
-        finally:
-            _here.reset(token)
-            found.close()
+        with found.here():
+            return own(query_bundle, nodes_with_score)
 
-    def get_object(_: Any, query_id: Any) -> Any:
+    def get_object(own: Any, query_id: Any) -> Any:
         here = _of(made)
         found = here.next(query_id) if here is not None else None
-        return own_get(made, query_id) if found is None else found
+        return own(query_id) if found is None else found
 
-    made.__dict__["_query_retrieved_nodes"] = asking.around(made, query_nodes)
-    made.__dict__["_get_object"] = getting.around(made, get_object)
+    instead(made, "_query_retrieved_nodes", lambda own: partial(query_nodes, own))
+    instead(made, "_get_object", lambda own: partial(get_object, own))
 
 
 def _links(nodes: Sequence[Any]) -> list[Any]:

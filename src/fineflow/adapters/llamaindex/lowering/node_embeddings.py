@@ -6,7 +6,6 @@ Only stock knows which nodes these are: embedding starts when stock passes them 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -15,13 +14,11 @@ from llama_index.core.indices.list.retrievers import SummaryIndexEmbeddingRetrie
 from llama_index.core.indices.tree.select_leaf_embedding_retriever import TreeSelectLeafEmbeddingRetriever
 from llama_index.core.schema import MetadataMode
 
-from fineflow.adapters.core.builder import Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered
-from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.builder import unlowered
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, shadow_store
-from fineflow.adapters.llamaindex.methods import method, move
+from fineflow.adapters.llamaindex.methods import instead, move, preceded
 from fineflow.adapters.llamaindex.models.embeddings import begin_texts, shadow_embedding
 from fineflow.adapters.llamaindex.thread_affinity import may_leave
 
@@ -34,26 +31,16 @@ def _shadow_comparing(given: str, retriever: Any, site: Site) -> Any:
         made._vector_store = shadow_store(retriever._vector_store, site)
     leaves = site.sync or may_leave(retriever, site.options.trusting)
     if given and leaves:
-        found = method(type(retriever), given)
-        assert found is not None
-        made.__dict__[given] = found.around(made, _given(made, found.function, retriever._embed_model, site))
+        instead(made, given, partial(preceded, then=partial(_begin, retriever._embed_model, site)))
     if leaves and not site.sync:
         move(made, "_aretrieve")
     return made
 
 
-def _given(made: Any, own: Callable[..., Any], model: Any, site: Site) -> Callable[..., Any]:
-    def compare(_: Any, query_bundle: Any, nodes: Any) -> Any:
-        if all(type(node).__module__.startswith("llama_index.") for node in nodes):
-            missing = [node for node in nodes if node.embedding is None]
-            begin_texts(model, [node.get_content(metadata_mode=MetadataMode.EMBED) for node in missing], site)
-        return own(made, query_bundle, nodes)
-
-    return compare
-
-
-def _lower_comparing(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("texts of nodes are embedded concurrently, when stock gets to them")
+def _begin(model: Any, site: Site, query_bundle: Any, nodes: Any) -> None:
+    if all(type(node).__module__.startswith("llama_index.") for node in nodes):
+        missing = [node for node in nodes if node.embedding is None]
+        begin_texts(model, [node.get_content(metadata_mode=MetadataMode.EMBED) for node in missing], site)
 
 
 def _comparing(base: type, methods: tuple[str, ...], given: str = "") -> Row:
@@ -61,7 +48,7 @@ def _comparing(base: type, methods: tuple[str, ...], given: str = "") -> Row:
     return Row(
         base,
         methods,
-        _lower_comparing,
+        unlowered("texts of nodes are embedded concurrently, when stock gets to them"),
         partial(_shadow_comparing, given),
         components=lambda retriever: (retriever,),
         composite=True,

@@ -7,21 +7,20 @@ LlamaIndex's own code parses the answers: user code between two prompts may be a
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Leaf, Symbol
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
-from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering.node_requests import ASKERS, Asker, Handed, can_ask
 from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
-from fineflow.adapters.llamaindex.methods import method
-from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, shadow_llm
+from fineflow.adapters.llamaindex.methods import instead, preceded
+from fineflow.adapters.llamaindex.models.llms import lower_requests, model_effects, requested, shadow_llm
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution
@@ -42,23 +41,8 @@ def _lower_asking(row: Asker, processor: Any, value: Symbol, b: IndexBuilder) ->
     effects = model_effects(llm, b, "predict")
     args = {"query": query.ref, "documents": nodes.ref}
     handed = b.fed(processor, args, "handed")
-    ours = type(llm) is EngineLLM
-    engine = lane(llm)
-    made = b.add(
-        Op.DECODE,
-        {"prompt": handed.ref},
-        name="answers",
-        component=processor,
-        engine=engine,
-        effects=effects,
-        kind=TEXT,
-        how="nodes",
-        kernel=partial(_node_answers, row),
-        foreign=not ours,
-        pieces=False,
-        several=True,
-    )
-    b.at(b.under("llm"))
+    more = {"how": "nodes", "kernel": partial(_node_answers, row), "several": True}
+    made = lower_requests(processor, llm, {"prompt": handed.ref}, b, "answers", effects, **more)
     b.note(made.ref.name, True, "all requests about nodes run at once, where stock sends one or four at a time")
     args["answers"] = made.ref
     return b.add(Op.AGGREGATE, args, component=processor, kind=DOCUMENTS, how="answers")
@@ -81,15 +65,7 @@ async def _ask_all(row: Asker, p: Primitive, handed: Handed, run: Execution) -> 
     sync = run.call.sync or not row.by_async
     events.sized("", Op.MAP, len(found), p.name)
     for wanted in found:
-        _begin(p, wanted, run, sync)
-
-
-def _begin(p: Primitive, wanted: Request, run: Execution, sync: bool) -> None:
-    async def start(entry: Any) -> Any:
-        entry.running()
-        return await ask(p.component.llm, wanted, sync=sync)
-
-    run.work(p, wanted.key, start)
+        requested(p, processor.llm, wanted, run, sync=sync)
 
 
 def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:
@@ -98,28 +74,13 @@ def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:
     made.__dict__["llm"] = shadow_llm(processor.llm, site.part("llm"))
     if row.requests is not None:
         name = "_postprocess_nodes" if site.sync or not row.by_async else "_apostprocess_nodes"
-        found = method(type(processor), name)
-        assert found is not None
-        made.__dict__[name] = found.around(made, _feeding(found.function, name.startswith("_a"), site))
+        instead(made, name, partial(preceded, then=partial(_feed, site)))
     return made
 
 
-def _feeding(function: Callable[..., Any], is_async: bool, site: Site) -> Callable[..., Any]:
-    """Returns a postprocessor's method that first feeds the graph its arguments."""
-
-    def feed(nodes: Any, query_bundle: Any) -> None:
-        if query_bundle is not None and nodes:
-            site.feed(Handed(query_bundle.query_str, tuple(nodes)))
-
-    def run(made: Any, nodes: Any, query_bundle: Any = None) -> Any:
-        feed(nodes, query_bundle)
-        return function(made, nodes, query_bundle)
-
-    async def arun(made: Any, nodes: Any, query_bundle: Any = None) -> Any:
-        feed(nodes, query_bundle)
-        return await function(made, nodes, query_bundle)
-
-    return arun if is_async else run
+def _feed(site: Site, nodes: Any, query_bundle: Any = None) -> None:
+    if query_bundle is not None and nodes:
+        site.feed(Handed(query_bundle.query_str, tuple(nodes)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,6 @@ from llama_index.core.postprocessor import (
     MetadataReplacementPostProcessor,
     SimilarityPostprocessor,
 )
-from llama_index.core.prompts import PromptTemplate
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.question_gen import LLMQuestionGenerator
 from llama_index.core.question_gen.output_parser import SubQuestionOutputParser
@@ -39,7 +38,7 @@ from fineflow.adapters.llamaindex.lowering.engine_methods import ENGINE_METHODS
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import lower_search
 from fineflow.adapters.llamaindex.lowering.synthesizers import Given, kind_of, lower_answers
 from fineflow.adapters.llamaindex.methods import as_written, exactly, method
-from fineflow.adapters.llamaindex.models.llms import Request, lower_answer, model_effects, request, shadow_llm
+from fineflow.adapters.llamaindex.models.llms import Request, lower_asking, request, shadow_llm
 from fineflow.adapters.text.json_items import JsonItems
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.runtime.call.executor import Execution
@@ -102,19 +101,7 @@ def _asked(engine: Any, generator: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     """Appends the model that writes the questions."""
     if not as_written(generator, LLMQuestionGenerator, *_GENERATING):
         raise NotLowered(f"{type(generator).__name__} is not recognised: its questions are known when it returns them")
-    prompt = generator._prompt
-    if not exactly(prompt, PromptTemplate) or type(prompt.output_parser) is not SubQuestionOutputParser:
-        raise NotLowered("its prompt has a parser of its own")
-    if prompt.function_mappings or prompt.template_var_mappings:
-        raise NotLowered("its prompt has mappings of its own")
-    llm = generator._llm
-    effects = model_effects(llm, b, "predict")
-    with b.inside(ASKS):
-        b.objects[b.leaf] = generator
-        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=engine, kind=VALUE, kernel=_request)
-        written = lower_answer(llm, made, b, effects)
-        b.at(b.under("llm"))
-    return written
+    return lower_asking(generator, ASKS, _request, SubQuestionOutputParser, query, engine, b)
 
 
 def lower_tool(engine: Any, question: Leaf, vector: Leaf | None, b: IndexBuilder) -> Leaf:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llama_index.core.response_synthesizers import (
@@ -19,12 +20,11 @@ from llama_index.core.response_synthesizers import (
 )
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 
-from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf, Symbol
+from fineflow.adapters.core.builder import UNKNOWN, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
-from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
-from fineflow.adapters.llamaindex.components.llm import EngineLLM
+from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in, unlowered
 from fineflow.adapters.llamaindex.lowering.prompts import (
     check_packing,
     check_template,
@@ -33,8 +33,15 @@ from fineflow.adapters.llamaindex.lowering.prompts import (
     segments,
     selected,
 )
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, off_loop
-from fineflow.adapters.llamaindex.models.llms import in_turn, lane, model_effects, model_known, shadow_llm
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, off_loop, preceded
+from fineflow.adapters.llamaindex.models.llms import (
+    in_turn,
+    lane,
+    lower_requests,
+    model_effects,
+    model_known,
+    shadow_llm,
+)
 from fineflow.adapters.llamaindex.stores.searches import check_store
 from fineflow.ir import Effect, Op, Primitive, Ref
 from fineflow.ir.meta import CORES
@@ -99,21 +106,9 @@ def _lower_synthesizer(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf
     cache = _prompt(template, query, texts, llm, engine, effects, known, b)
     beside = known.get("device") == CORES  # the answer before is written there: a prefill would only slow it down
     ahead = kind.how in (ACCUMULATE, TREE) or (kind.how == REFINE and "block" in known and not beside)
-    made = b.add(
-        Op.DECODE,
-        {"cache": cache.ref},
-        name="answers",
-        component=synthesizer,
-        engine=engine,
-        effects=effects,
-        kind=TEXT,
-        how=kind.how,
-        several=kind.how in (ACCUMULATE, TREE) and not synthesizer._use_async,
-        foreign=type(llm) is not EngineLLM,
-        pieces=False,
-        by_stock=not ahead,
-    )
-    b.at(b.under("llm"))
+    several = kind.how in (ACCUMULATE, TREE) and not synthesizer._use_async
+    more = {"how": kind.how, "several": several, "by_stock": not ahead}
+    made = lower_requests(synthesizer, llm, {"cache": cache.ref}, b, "answers", effects, **more)
     if ahead:
         b.note(made.ref.name, True, _DONE[kind.how])
     return made
@@ -125,21 +120,7 @@ def lower_answers(synthesizer: Any, kind: Kind, texts: Leaf, b: IndexBuilder) ->
     _check(synthesizer, kind)
     effects = model_effects(llm, b, "predict")
     b.objects[b.leaf] = synthesizer
-    ours = type(llm) is EngineLLM
-    made = b.add(
-        Op.DECODE,
-        {"prompt": texts.ref},
-        name="answers",
-        component=synthesizer,
-        engine=lane(llm),
-        effects=effects,
-        kind=TEXT,
-        how=kind.how,
-        foreign=not ours,
-        pieces=False,
-    )
-    b.at(b.under("llm"))
-    return made
+    return lower_requests(synthesizer, llm, {"prompt": texts.ref}, b, "answers", effects, how=kind.how)
 
 
 def _prompt(
@@ -205,9 +186,7 @@ def _shadow_synthesizer(synthesizer: Any, site: Site) -> Any:
     if kind.how == REFINE and _default_program(synthesizer):
         made._program_factory = made._default_program_factory
     for name in ("get_response", "aget_response"):
-        found = method(type(synthesizer), name)
-        assert found is not None
-        made.__dict__[name] = _feeding(getattr(made, name), name.startswith("a"), site, made)
+        made.__dict__[name] = preceded(getattr(made, name), partial(_feed, site, made))
     return made
 
 
@@ -223,25 +202,9 @@ def _shadow_other(synthesizer: Any, site: Site) -> Any:
     return made
 
 
-def _feeding(own: Callable[..., Any], is_async: bool, site: Site, by: Any) -> Callable[..., Any]:
-    """Returns a synthesizer's method that feeds the graph its arguments, on the first call only: a tree recurses."""
-
-    def feed(query_str: str, text_chunks: Any, arguments: Mapping[str, Any]) -> None:
-        site.feed(Given(query_str, tuple(text_chunks), arguments, by), once=True)
-
-    def get_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
-        feed(query_str, text_chunks, arguments)
-        return own(query_str=query_str, text_chunks=text_chunks, **arguments)
-
-    async def aget_response(query_str: str, text_chunks: Any, **arguments: Any) -> Any:
-        feed(query_str, text_chunks, arguments)
-        return await own(query_str=query_str, text_chunks=text_chunks, **arguments)
-
-    return aget_response if is_async else get_response
-
-
-def _lower_other(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
+def _feed(site: Site, by: Any, query_str: str, text_chunks: Any, **arguments: Any) -> None:
+    """Feeds the graph the arguments of a synthesizer's method, of the first call only: a tree recurses."""
+    site.feed(Given(query_str, tuple(text_chunks), arguments, by), once=True)
 
 
 def _components(synthesizer: Any) -> Iterator[Any]:
@@ -282,5 +245,5 @@ KINDS = (
 )
 ROWS: tuple[Row, ...] = (
     *KINDS,
-    Row(BaseSynthesizer, (), _lower_other, _shadow_other, components=_components),
+    Row(BaseSynthesizer, (), unlowered(), _shadow_other, components=_components),
 )

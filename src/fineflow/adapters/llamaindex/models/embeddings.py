@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,7 +15,17 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, quiet, unblocked
+from fineflow.adapters.llamaindex.methods import (
+    as_written,
+    believed_class,
+    blocks,
+    called,
+    claiming,
+    instead,
+    method,
+    preceded,
+    quiet,
+)
 from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
@@ -121,41 +130,28 @@ def shadow_embedding(model: Any, site: Site) -> Any:
         return model
     at = site.shared(model)
     site.reads(model)
-    made, held = model.model_copy(), {}
+    made = model.model_copy()
     # The async method of a local model calls the sync one, in a thread and with its own span: that one claims.
     names = _EMBEDDING if encoder_of(model) is None else _EMBEDDING[:1]
     site.calls(type(model), *names, _TEXT, *_AGGREGATING)
+    leaves = blocks(type(model), names[-1]) and may_leave(model, site.options.trusting)
     for name in (*names, _TEXT):
-        found = method(type(model), name)
-        if found is None or name in vars(model):
-            continue
-        function = found.function
-        claiming = _claiming_async if name.startswith("_a") else _claiming_sync
-        held[name] = found.around(made, claiming(model, name, function, at))
-    for name in _AGGREGATING:
-        found = method(type(model), name)
-        assert found is not None
-        held[name] = found.around(made, _aggregating(model, made, found.function, at))
-    made.__dict__.update(held)
+        if method(type(model), name) is not None and name not in vars(model):
+            key = partial(_key, "text" if name == _TEXT else "query")
+            claiming(made, name, at, key, model, leaves=leaves)
+    for name in _AGGREGATING:  # stock embeds one text after the other
+        begin = partial(_begin_queries, model, at, name[0] != "a")
+        instead(made, name, partial(preceded, then=begin))
     return made
 
 
-def _aggregating(model: Any, made: Any, own: Any, site: Site) -> Any:
-    """Returns a method that combines the vectors of several queries, and starts to embed all of them at once.
+def _key(kind: str, /, *args: Any, **kwargs: Any) -> Any:
+    return kind, *args, *kwargs.values()
 
-    Stock embeds one after the other.
-    """
-    sync = not inspect.iscoroutinefunction(own)
 
-    def aggregate(_: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
-        _begin(model, "query", list(queries), site, sync=sync)
-        return own(made, queries, *args, **kwargs)
-
-    async def aaggregate(_: Any, queries: Any, *args: Any, **kwargs: Any) -> Any:
-        _begin(model, "query", list(queries), site, sync=sync)
-        return await own(made, queries, *args, **kwargs)
-
-    return aggregate if sync else aaggregate
+def _begin_queries(model: Any, site: Site, sync: bool, queries: Any, *args: Any, **kwargs: Any) -> None:
+    """Starts to embed all queries at once whose vectors stock is about to combine."""
+    _begin(model, "query", list(queries), site, sync=sync)
 
 
 def begin_texts(model: Any, texts: Sequence[str], site: Site) -> None:
@@ -184,25 +180,3 @@ def _begin(model: Any, kind: str, texts: Sequence[str], site: Site, *, sync: boo
         here.begin(site.leaf, [([(kind, text) for text in texts], lambda: getattr(model, whole)(list(texts)))])
     else:
         here.begin(site.leaf, [([(kind, text)], partial(one, text)) for text in texts])
-
-
-def _claiming_sync(model: Any, name: str, function: Any, site: Site) -> Any:
-    kind, given = ("text", "text") if name == _TEXT else ("query", "query")
-
-    def embed(_: Any, *args: Any, **kwargs: Any) -> Any:
-        text = args[0] if args else kwargs[given]
-        return site.claim((kind, text), lambda: function(model, text))[1]
-
-    return embed
-
-
-def _claiming_async(model: Any, name: str, function: Any, site: Site) -> Any:
-    leaves = blocks(type(model), name) and may_leave(model, site.options.trusting)
-
-    async def own(query: str) -> Any:
-        return await (unblocked(function, model, query) if leaves else function(model, query))
-
-    async def embed_query(_: Any, query: str) -> Any:
-        return (await site.aclaim(("query", query), lambda: own(query)))[1]
-
-    return embed_query

@@ -11,17 +11,22 @@ from typing import Any
 
 from llama_index.core.llms.custom import CustomLLM
 from llama_index.core.llms.llm import LLM
+from llama_index.core.prompts import PromptTemplate
 
-from fineflow.adapters.core.builder import TEXT, Builder, Leaf
+from fineflow.adapters.core.builder import TEXT, VALUE, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.installers import module_of
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
+from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import (
     believed_class,
     blocks,
+    claiming,
+    exactly,
+    instead,
     library_class,
     method,
     quiet,
@@ -31,7 +36,9 @@ from fineflow.adapters.llamaindex.methods import (
 from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
 from fineflow.adapters.llamaindex.thread_affinity import known_class, may_leave
-from fineflow.ir import PURE, Effect, Effects, Op
+from fineflow.ir import PURE, Effect, Effects, Op, Primitive, Ref
+from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
 
@@ -118,6 +125,47 @@ def lower_answer(llm: Any, prompt: Leaf, b: Builder, effects: Effects) -> Leaf:
     )
 
 
+def lower_asking(
+    holder: Any, name: str, kernel: Any, parser: type, query: Leaf, obj: Any, b: IndexBuilder, whose: str = "its"
+) -> Leaf:
+    """Appends the one request of an object's part that needs only the query, and its answer. Raises NotLowered.
+
+    name: attribute of ``obj`` with the part (``holder``). kernel: makes the request. parser: of the part's prompt.
+    """
+    prompt, llm = holder._prompt, holder._llm
+    if not exactly(prompt, PromptTemplate) or type(prompt.output_parser) is not parser:
+        raise NotLowered(f"{whose} prompt has a parser of its own")
+    if prompt.function_mappings or prompt.template_var_mappings:
+        raise NotLowered(f"{whose} prompt has mappings of its own")
+    effects = model_effects(llm, b, "predict")
+    with b.inside(name):
+        b.objects[b.leaf] = holder
+        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=obj, kind=VALUE, kernel=kernel)
+        written = lower_answer(llm, made, b, effects)
+        b.at(b.under("llm"))
+    return written
+
+
+def lower_requests(
+    component: Any, llm: Any, given: Mapping[str, Ref], b: IndexBuilder, name: str, effects: Effects, **more: Any
+) -> Leaf:
+    """Appends one step for all answers of a component's model. given: what its prompts are made of."""
+    foreign, more = type(llm) is not EngineLLM, {"kind": TEXT, **more}
+    made = b.add(
+        Op.DECODE,
+        given,
+        name=name,
+        component=component,
+        engine=lane(llm),
+        effects=effects,
+        foreign=foreign,
+        pieces=False,
+        **more,
+    )
+    b.at(b.under("llm"))
+    return made
+
+
 def model_effects(llm: Any, b: Builder, name: str) -> Effects:
     """Returns the effects of calling the model ahead. name: ``predict`` or ``complete``, which stock calls.
 
@@ -182,6 +230,16 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     return await function(llm, *args, **kwargs)
 
 
+def requested(p: Primitive, llm: Any, wanted: Request, run: Execution, *, sync: bool) -> Entry:
+    """Sends a request ahead of stock, unless stock already has. Returns its entry."""
+
+    async def start(entry: Entry) -> Any:
+        entry.running()
+        return await ask(llm, wanted, sync=sync)
+
+    return run.work(p, wanted.key, start)
+
+
 def shadow_llm(llm: Any, site: Site) -> Any:
     """Returns a copy of an LLM whose methods claim; its async methods do not block the event loop.
 
@@ -195,29 +253,23 @@ def shadow_llm(llm: Any, site: Site) -> Any:
     site.reads(llm)
     if servers.speaks(llm):
         return servers.shadow(llm, site)
-    made = llm.model_copy()
-    kind, held = type(llm), {}
+    made, kind = llm.model_copy(), type(llm)
     site.calls(kind, *ASKING, *_STREAMING)
     for name in ASKING:
         found = method(kind, name)
         if found is None or name in vars(llm):
             continue
         if asked(kind, name) == name:
-            own = unblocked if leaves and blocks(kind, name) else _plainly
-            claiming = partial(_aclaiming, own) if name.startswith("a") else _claiming
-            held[name] = found.around(made, claiming(llm, name, found.function, site))
+            claiming(made, name, site, partial(_key, name), llm, leaves=leaves)
         elif leaves and blocks(kind, name):
-            held[name] = found.around(made, _in_thread(made, found.function))
+            instead(made, name, lambda own: partial(unblocked, own))
     for name in _STREAMING:
         if leaves and issubclass(kind, CustomLLM) and same(kind, CustomLLM, name):
-            found = method(kind, name)
-            assert found is not None
-            held[name] = found.around(made, _streaming(made, name.removeprefix("a")))
-    made.__dict__.update(held)
+            instead(made, name, partial(_streaming, made, name[1:]))
     return made
 
 
-def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _key(name: str, /, *args: Any, **kwargs: Any) -> Any:
     family = name.removeprefix("a")
     rest = dict(kwargs)
     names = ("messages",) if family == "chat" else ("prompt", "formatted")
@@ -228,35 +280,10 @@ def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return "complete", given.get("prompt"), given.get("formatted", False), rest
 
 
-def _claiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
-    def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return site.claim(_key(name, args, kwargs), lambda: function(llm, *args, **kwargs))[1]
-
-    return call
-
-
-def _aclaiming(own: Any, llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
-    async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return (await site.aclaim(_key(name, args, kwargs), lambda: own(function, llm, *args, **kwargs)))[1]
-
-    return call
-
-
-async def _plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return await function(*args, **kwargs)
-
-
-def _in_thread(obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return await unblocked(function, obj, *args, **kwargs)
-
-    return call
-
-
-def _streaming(llm: Any, name: str) -> Callable[..., Any]:
+def _streaming(llm: Any, name: str, own: Any) -> Callable[..., Any]:
     """Returns an async stream that reads the sync one in threads; ``CustomLLM`` reads it on the event loop."""
 
-    async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         async def pieces() -> AsyncIterator[Any]:
             source = None
             try:

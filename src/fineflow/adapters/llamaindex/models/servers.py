@@ -153,40 +153,27 @@ def shadow(llm: Any, site: Site) -> Any:
     """Returns a copy whose inner methods claim, or are the model's own, so that requests use the model's clients."""
     copy, held = llm.model_copy(), dict[str, Any]()
     for name in INNER:
-        held[name] = (_aclaiming if name.startswith("_a") else _claiming)(llm, name, site)
+        own = partial(_aown if name.startswith("_a") else _own, llm, name, site.leaf)
+        held[name] = site.claims(own, partial(_key, name), awaits=name.startswith("_a"))
     for name in _STREAMS:
         held[name] = (_astreaming if name.startswith("_a") else _streaming)(llm, site.leaf, name)
     copy.__dict__.update(held)
     return copy
 
 
-def _key(name: str, prompt: Any, kwargs: dict[str, Any]) -> Any:
+def _key(name: str, prompt: Any, /, **kwargs: Any) -> Any:
     """Returns the same key as ``llms.Request.key``, for a prompt that is already formatted."""
     return ("chat", prompt, kwargs) if name.endswith("chat") else ("complete", prompt, True, kwargs)
 
 
-def _claiming(llm: Any, name: str, site: Site) -> Callable[..., Any]:
-    def call(prompt: Any, **kwargs: Any) -> Any:
-        def own() -> Any:
-            component, ask = bound(llm), partial(_with_client, llm, getattr(llm, name), prompt, **kwargs)
-            return ask() if component is None else call_component(lane(llm), site.leaf, component, ask)
-
-        return site.claim(_key(name, prompt, kwargs), own)[1]
-
-    return call
+def _own(llm: Any, name: str, leaf: str, /, *args: Any, **kwargs: Any) -> Any:
+    component, ask = bound(llm), partial(_with_client, llm, getattr(llm, name), *args, **kwargs)
+    return ask() if component is None else call_component(lane(llm), leaf, component, ask)
 
 
-def _aclaiming(llm: Any, name: str, site: Site) -> Callable[..., Any]:
-    async def call(prompt: Any, **kwargs: Any) -> Any:
-        async def own() -> Any:
-            component, ask = bound(llm), getattr(llm, name)
-            if component is None:
-                return await ask(prompt, **kwargs)
-            return await acall_component(lane(llm), site.leaf, component, lambda: ask(prompt, **kwargs))
-
-        return (await site.aclaim(_key(name, prompt, kwargs), own))[1]
-
-    return call
+async def _aown(llm: Any, name: str, leaf: str, /, *args: Any, **kwargs: Any) -> Any:
+    component, ask = bound(llm), partial(getattr(llm, name), *args, **kwargs)
+    return await (ask() if component is None else acall_component(lane(llm), leaf, component, ask))
 
 
 def _streaming(llm: Any, leaf: str, name: str) -> Callable[..., Any]:

@@ -22,11 +22,18 @@ from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
-from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering.prompts import check_template
 from fineflow.adapters.llamaindex.methods import exactly, move
 from fineflow.adapters.llamaindex.models.embeddings import query_text
-from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, model_known, request, shadow_llm
+from fineflow.adapters.llamaindex.models.llms import (
+    Request,
+    lower_requests,
+    model_effects,
+    model_known,
+    request,
+    requested,
+    shadow_llm,
+)
 from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime import events
@@ -49,22 +56,9 @@ def _lower_selecting(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
         raise NotLowered(f"nodes would be read from {type(store).__name__} once more than in stock")
     effects = model_effects(llm, b, "predict")
     reads = Effects(Effect.READ, b.resource(store), "reads nodes")
-    ours = type(llm) is EngineLLM
-    made = b.add(
-        Op.DECODE,
-        {"prompt": query.ref},
-        name="choices",
-        component=retriever,
-        engine=lane(llm),
-        effects=Effects(effects.kind, effects.resource, effects.reason, (reads,)),
-        kind=DOCUMENTS,
-        how="selecting",
-        kernel=_choices,
-        foreign=not ours,
-        pieces=False,
-        several=True,
-    )
-    b.at(b.under("llm"))
+    effects = Effects(effects.kind, effects.resource, effects.reason, (reads,))
+    more = {"kind": DOCUMENTS, "how": "selecting", "kernel": _choices, "several": True}
+    made = lower_requests(retriever, llm, {"prompt": query.ref}, b, "choices", effects, **more)
     b.note(made.ref.name, True, "requests for all batches of nodes run at once, where stock sends them one by one")
     return made
 
@@ -81,12 +75,7 @@ async def _each(p: Primitive, query: str, run: Execution) -> None:
     events.sized("", Op.MAP, len(starts), p.name)
     for start in starts:
         wanted = await in_thread(partial(_wanted, retriever, ids[start : start + retriever._choice_batch_size], query))
-
-        async def begin(entry: Any, wanted: Request = wanted) -> Any:
-            entry.running()
-            return await ask(retriever._llm, wanted, sync=True)  # stock uses the sync method in async calls too
-
-        run.work(p, wanted.key, begin)
+        requested(p, retriever._llm, wanted, run, sync=True)  # stock uses the sync method in async calls too
 
 
 def _wanted(retriever: Any, ids: Sequence[str], query: str) -> Request:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -17,13 +18,13 @@ from llama_index.core.retrievers import AutoMergingRetriever, RouterRetriever, T
 from llama_index.core.schema import QueryBundle
 from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 
-from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf
 from fineflow.adapters.core.recognition import NamedRow
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
-from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.builder import IndexBuilder, unlowered
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, is_search, lower_search
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, move
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead, method, move
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
 from fineflow.adapters.llamaindex.models.llms import model_effects
 from fineflow.adapters.llamaindex.stores.searches import check_store, counted
@@ -87,10 +88,6 @@ def _lower_direct(retriever: Any, row: Direct, query: Leaf, b: IndexBuilder) -> 
     )
 
 
-def _lower_alone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")  # alone, it gains nothing from running ahead
-
-
 def _called(retriever: Any, b: IndexBuilder) -> Iterator[Any]:
     """Yields the components and retrievers that a known retriever calls. Raises NotLowered for an unknown one."""
     if as_written(retriever, RouterRetriever, *RETRIEVING):
@@ -145,18 +142,18 @@ def _retrieve(p: Primitive, args: Mapping[str, Any], run: Execution) -> Work:
 
 def _shadow_direct(retriever: Any, site: Site) -> Any:
     """Returns a copy of a retriever whose method claims; in async calls it does not block the event loop."""
-    made, found = copy.copy(retriever), method(type(retriever), "_retrieve")
-    assert found is not None
-    function = found.function
-
-    def own(_: Any, query_bundle: Any) -> Any:
-        mine = lambda: counted(retriever, site.leaf, lambda: function(retriever, query_bundle))  # noqa: E731
-        return site.claim(query_bundle.query_str, mine)[1]
-
-    made.__dict__["_retrieve"] = found.around(made, own)
+    made = copy.copy(retriever)
+    instead(made, "_retrieve", partial(_claiming, retriever, site), retriever)
     if not site.sync and may_leave(retriever, site.options.trusting):
         move(made, "_aretrieve")
     return made
+
+
+def _claiming(retriever: Any, site: Site, own: Callable[..., Any]) -> Callable[..., Any]:
+    def call(query_bundle: Any) -> Any:
+        return counted(retriever, site.leaf, lambda: own(query_bundle))
+
+    return site.claims(call, lambda query_bundle: query_bundle.query_str, awaits=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +170,7 @@ def _direct(module: str, name: str, searches: Callable[[Any], Any]) -> Direct:
     return Direct(
         BaseRetriever,
         RETRIEVING,
-        _lower_alone,
+        unlowered(),  # alone, it gains nothing from running ahead
         _shadow_direct,
         components=lambda retriever: (retriever,),
         module=module,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import wrapt
@@ -19,8 +20,8 @@ from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.core.unfinished import unfinished
-from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, unblocked
+from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in, unlowered
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, instead, unblocked
 from fineflow.adapters.llamaindex.models.embeddings import engine_name, lower_vector, query_text, shadow_embedding
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import (
@@ -132,18 +133,17 @@ class LateRetrievers:
     """Retrievers that stock makes during a call, by path. Used on the loop of the call."""
 
     def __init__(self) -> None:
-        self._found: Mapping[str, Any] | None = None
-        self._made = asyncio.Event()
+        self._found: Mapping[str, Any] = {}
+        self._there = asyncio.Event()
 
     def there(self, found: Mapping[str, Any]) -> None:
         """Sets the retrievers, once stock has made them."""
         self._found = found
-        self._made.set()
+        self._there.set()
 
     async def component(self, leaf: str) -> Any:
         """Waits for the retriever at a path. Raises LeftToStock if stock made an engine without it."""
-        await self._made.wait()
-        assert self._found is not None
+        await self._there.wait()
         if leaf not in self._found:
             raise LeftToStock("another engine was made")
         return self._found[leaf]
@@ -209,20 +209,16 @@ def _shadow_auto(retriever: Any, site: Site) -> Any:
     made = copy.copy(retriever)
     if model_known(retriever._llm):
         made._llm = shadow_llm(retriever._llm, site.part("llm"))
-    found = method(type(retriever), "_build_retriever_from_spec")
-    assert found is not None
-    own = found.function
-
-    def build(_: Any, *args: Any, **kwargs: Any) -> Any:
-        built, bundle = own(made, *args, **kwargs)
-        return site.of(built, "built"), bundle
-
-    made.__dict__["_build_retriever_from_spec"] = found.around(made, build)
+    instead(made, "_build_retriever_from_spec", partial(_building, site))
     return made
 
 
-def _lower_auto(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
+def _building(site: Site, own: Callable[..., Any]) -> Callable[..., Any]:
+    def build(*args: Any, **kwargs: Any) -> Any:
+        built, bundle = own(*args, **kwargs)
+        return site.of(built, "built"), bundle
+
+    return build
 
 
 ROWS = (
@@ -237,7 +233,7 @@ ROWS = (
     Row(
         VectorIndexAutoRetriever,
         _AUTO,
-        _lower_auto,
+        unlowered(),
         _shadow_auto,
         components=lambda each: (each._llm, each._index.vector_store, each._index._embed_model),
         composite=True,
