@@ -11,7 +11,6 @@ import builtins
 import datetime
 import logging
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fineflow.adapters.analysis.tables import is_plain
 from fineflow.adapters.analysis.values import NONE, SCALAR, SHARED, Impure, Kind, Value
+from fineflow.adapters.core.installers import if_imported
 
 if TYPE_CHECKING:
     from fineflow.adapters.analysis.calls import Keywords, Site
@@ -76,7 +76,7 @@ def _loads(site: Site, args: list[Value], keywords: Keywords) -> Value:
 
 
 def _warned() -> bool:
-    func = _named("langchain_core.load.load", "loads")
+    func = if_imported("langchain_core.load.load", "loads")
     names = getattr(getattr(func, "__code__", None), "co_freevars", ())
     if "warned" not in names:
         return True  # another version, without the warning
@@ -159,7 +159,7 @@ def library_function(obj: Any) -> Rule | None:
         return _BY_ID[id(obj)][1]
     name = getattr(obj, "__name__", None)
     known = _FUNCTIONS.get(name, ()) if type(name) is str else ()
-    return next((rule for module, rule in known if _named(module, str(name)) is obj), None)
+    return next((rule for module, rule in known if if_imported(module, str(name)) is obj), None)
 
 
 def class_method(cls: type, name: str) -> Rule | None:
@@ -170,17 +170,13 @@ def class_method(cls: type, name: str) -> Rule | None:
 def instance(obj: Any) -> Instance | None:
     """Returns the row of an object of a known class, such as a logger; None for any other object."""
     kind = type(obj)
-    rows = (row for row in _INSTANCES if row.name == kind.__name__ and _named(row.module, row.name) is kind)
+    rows = (row for row in _INSTANCES if row.name == kind.__name__ and if_imported(row.module, row.name) is kind)
     return next(rows, None)
 
 
 def plain_check(cls: Any) -> bool:
     """Returns True if ``isinstance(data, cls)`` runs no user code: cls is abstract, or a pydantic model."""
-    if type(cls) is not abc.ABCMeta and type(cls) is not _named(_MODELS, "ModelMetaclass"):
+    if type(cls) is not abc.ABCMeta and type(cls) is not if_imported(_MODELS, "ModelMetaclass"):
         return False
     defined = next(base for base in cls.__mro__ if "__subclasshook__" in vars(base))
     return defined.__module__ in ("builtins", "collections.abc", "typing")
-
-
-def _named(module: str, name: str) -> Any:
-    return getattr(sys.modules.get(module), name, None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Set
-from types import CellType, CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from fineflow.adapters.core.installers import of_application
 from fineflow.adapters.python.bytecode import assigned
+from fineflow.adapters.python.parts import closure, codes
 
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init", "__init_subclass__", "__set_name__"})
 
@@ -61,16 +62,13 @@ def functions_in(found: Any) -> Iterator[FunctionType]:
         seen.add(id(each))
         todo.append(getattr(each, "__wrapped__", None))
         if isinstance(each, FunctionType):
-            todo += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+            todo += closure(each).values()
             yield each
 
 
 def _assigns(func: FunctionType) -> bool:
     """Returns True for a function of the user's that assigns to attributes of its first argument."""
-    codes = [func.__code__] if of_application(str(func.__globals__.get("__name__"))) else []
+    if not of_application(str(func.__globals__.get("__name__"))):
+        return False
     own = (func.__code__.co_varnames or ("",))[0]
-    for code in codes:
-        if not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)):
-            return True
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    return False
+    return any(not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)) for code in codes(func.__code__))

@@ -23,6 +23,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.inner_calls.calls_ahead import MethodAhead
@@ -119,7 +120,7 @@ def asks_several(obj: Any) -> bool:
         return isinstance(getattr(obj.chain, "llm", None), BaseChatModel)
     for name in _ASKING:
         module, _, kind = f"langchain_classic.chains.{name}".rpartition(".")
-        known = getattr(sys.modules.get(module), kind, None)
+        known = if_imported(module, kind)
         if known is not None and isinstance(obj, known):
             return True
     return False

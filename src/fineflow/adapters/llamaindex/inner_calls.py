@@ -22,18 +22,18 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import foreign, of_package
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Site, unclaimed
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, Finished
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
-from fineflow.adapters.llamaindex.methods import blocks, packaged
+from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
 from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
@@ -159,7 +159,7 @@ class Components:
     def judges(self, obj: Any, name: str) -> bool:
         if not defines(obj, name):
             return False
-        return name in _methods(obj) or of_package(owner(type(obj), name).__module__)
+        return name in _methods(obj) or of_packages_class(type(obj), name)
 
     def fresh(self, kind: Any) -> bool:
         return False
@@ -232,7 +232,7 @@ class Components:
             return left.keys() == right.keys() and all(self._alike(left[key], right[key], deep) for key in left)
         if type(left) is list:
             return len(left) == len(right) and all(map(self._alike, left, right, [deep] * len(left)))
-        known = packaged(type(left)) and isinstance(getattr(left, "__dict__", None), dict)
+        known = foreign(type(left)) and isinstance(getattr(left, "__dict__", None), dict)
         return known and self._alike(vars(left), vars(right), deep - 1)
 
     def computes(self, obj: Any, name: str = "") -> bool:

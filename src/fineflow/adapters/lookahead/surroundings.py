@@ -16,6 +16,7 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.lookahead.values import INERT, PATHS, UNKNOWN, Stop
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def variable(walk: Walk, var: ContextVar[Any], args: list[Any]) -> Any:
 def is_config_reader(func: Any) -> bool:
     """Returns True for LangChain's ``ensure_config``."""
     known = getattr(func, "__name__", "") == "ensure_config" and type(func) is FunctionType
-    return known and func is getattr(sys.modules.get("langchain_core.runnables.config"), "ensure_config", None)
+    return known and func is if_imported("langchain_core.runnables.config", "ensure_config")
 
 
 def own_config(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:

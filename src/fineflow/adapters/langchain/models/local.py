@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
-from fineflow.adapters.core.trust import plain, same_method
+from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.trust import plain, unchanged
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.backends import loaded
@@ -50,11 +51,9 @@ class _Known:
 
     def made(self, component: Any) -> bool:
         """Returns True if the component is of this class, with none of the methods overridden or replaced."""
-        base = getattr(sys.modules.get(self.module), self.name, None)
-        if base is None or not isinstance(component, base) or not vars(component).keys().isdisjoint(self.methods):
-            return False
-        kind = type(component)
-        return all(same_method(kind, base, name) and _as_written(kind, name) for name in self.methods)
+        base = if_imported(self.module, self.name)
+        known = base is not None and unchanged(component, base, self.methods)
+        return known and all(_as_written(type(component), name) for name in self.methods)
 
 
 def _as_written(kind: type, name: str) -> bool:
@@ -199,7 +198,7 @@ def encoder_of(embeddings: Any) -> Any:
 
 def of_local_model(embeddings: Any) -> bool:
     """Returns True for embeddings of a known class that holds its model, and of classes derived from it."""
-    bases = (getattr(sys.modules.get(row.module), row.name, None) for row in _EMBEDDINGS)
+    bases = (if_imported(row.module, row.name) for row in _EMBEDDINGS)
     return any(base is not None and isinstance(embeddings, base) for base in bases)
 
 

@@ -17,7 +17,7 @@ from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered, believed
+from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import (
@@ -154,7 +154,7 @@ class TextBatches:
 def lower_texts(model: Any, texts: Leaf, b: IndexBuilder) -> Leaf:
     """Appends EMBED for the texts of documents. Raises NotLowered."""
     kind = type(model)
-    if not as_written(model, BaseEmbedding, *_AROUND) or not vars(model).keys().isdisjoint(_INNER):
+    if not as_written(model, BaseEmbedding, *_AROUND) or put_on(model, _INNER):
         raise NotLowered(f"how {kind.__name__} embeds texts is not recognised")
     if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")

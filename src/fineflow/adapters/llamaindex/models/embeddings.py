@@ -13,7 +13,7 @@ from llama_index.core.schema import QueryBundle
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered, believed
+from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, quiet, unblocked
@@ -61,7 +61,7 @@ def check_embedding(model: Any, b: IndexBuilder) -> None:
 
 def _check(model: Any, names: tuple[str, ...], b: IndexBuilder) -> None:
     """Raises NotLowered unless a model's methods ``names`` are known to do no more than embed."""
-    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or not vars(model).keys().isdisjoint(names):
+    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or put_on(model, names):
         raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
     if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")

@@ -14,15 +14,14 @@ from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core.builder import TEXT, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.installers import module_of
+from fineflow.adapters.core.installers import foreign, module_of
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered, believed
+from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import (
     believed_class,
     blocks,
-    library_class,
     method,
     quiet,
     same,
@@ -126,7 +125,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
     kind = type(llm)
     if not isinstance(llm, LLM) or not same(kind, LLM, *_PREDICTING):
         raise NotLowered(f"{kind.__name__} overrides predict")
-    if not vars(llm).keys().isdisjoint((*ASKING, *_PREDICTING)):
+    if put_on(llm, (*ASKING, *_PREDICTING)):
         raise NotLowered("a method has been put on the model")
     if getattr(llm, "rate_limiter", None) is not None:  # models of older releases have none
         raise NotLowered("the model has a rate limiter, which counts calls when they are made")
@@ -279,7 +278,7 @@ def in_turn(holder: Any, site: Site) -> Any:
     """
     known = getattr(holder, "__dict__", {})
     name = next((each for each in ("_llm", "llm") if isinstance(known.get(each), LLM)), "")
-    if not name or servers.bound(known[name]) is None or not library_class(type(holder)):
+    if not name or servers.bound(known[name]) is None or not all(map(foreign, type(holder).__mro__)):
         return holder
     site.reads(holder)
     made = copy.copy(holder)

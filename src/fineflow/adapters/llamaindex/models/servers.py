@@ -20,7 +20,9 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core import server_requests
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import put_on
 from fineflow.adapters.llamaindex.methods import same
 from fineflow.runtime import servers
 from fineflow.runtime.loop.workers import in_thread
@@ -58,12 +60,12 @@ def _base(llm: Any) -> type | None:
     """Returns the library class whose methods an LLM has; None for others."""
     base = next((base for each in _CLASSES if (base := _class(each)) is not None and isinstance(llm, base)), None)
     kind: Any = type(llm)
-    known = base is not None and vars(llm).keys().isdisjoint(_METHODS) and _unchanged(kind, base)
+    known = base is not None and not put_on(llm, _METHODS) and _unchanged(kind, base)
     return base if known else None
 
 
 def _class(named: tuple[str, str]) -> Any:
-    return getattr(sys.modules.get(named[0]), named[1], None)  # if such a model exists, its module is imported
+    return if_imported(named[0], named[1])  # if such a model exists, its module is imported
 
 
 @lru_cache(maxsize=64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from fineflow.adapters.core.batched_search import CHROMA, OneMatrix, Outcome, Together, chroma_contents
 from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.resources import StoreEngine, any_stand, stand, standing_for
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.methods import as_written, method
@@ -111,7 +111,7 @@ def _known(store: Any) -> Known | None:
 def _row(store: Any) -> tuple[Known, type] | None:
     """Returns the row of a store's class or base class, and that class; None if there is none."""
     for row in KNOWN:
-        base = getattr(sys.modules.get(row.module), row.name, None)
+        base = if_imported(row.module, row.name)
         if base is not None and isinstance(store, base):
             return row, base
     return None
