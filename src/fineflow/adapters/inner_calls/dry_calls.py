@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.declare import active
 from fineflow.options import Options
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.scopes import setting
 
 _WALKS = 64  # of one run of a function; later results lead to none
 _SHORTEST = 4  # characters of a result that tell that it is part of an argument
@@ -130,16 +130,13 @@ class DryCalls(InnerCalls):
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, and measures it."""
         within = Savings()
-        before, around = active.set(self if call.opened else None), inside.set(within)
         call.begins()
         try:
-            value = own(*args, **named)
+            with setting((active, self if call.opened else None), (inside, within)):
+                value = own(*args, **named)
         except BaseException:
             call.failed = True
             raise
-        finally:
-            active.reset(before)
-            inside.reset(around)
         self._guarded(partial(self._ended, call, value, within))
         return value
 
@@ -148,17 +145,13 @@ class DryCalls(InnerCalls):
     ) -> Any:
         """``stock`` for async methods."""
         within = Savings()
-        before, around = active.set(self if call.opened else None), inside.set(within)
         call.begins()
         try:
-            value = await own(*args, **named)
+            with setting((active, self if call.opened else None), (inside, within)):
+                value = await own(*args, **named)
         except BaseException:
             call.failed = True
             raise
-        finally:
-            with suppress(ValueError):  # closed in another context
-                active.reset(before)
-                inside.reset(around)
         self._guarded(partial(self._ended, call, value, within))
         return value
 

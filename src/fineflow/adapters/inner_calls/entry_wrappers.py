@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial, wraps
 from itertools import count
@@ -28,6 +28,7 @@ from fineflow.adapters.core.trust import called
 from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.declare import active
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.scopes import setting
 
 if TYPE_CHECKING:
     from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -254,12 +255,10 @@ def _run(begin: Begin | None, own: Any, args: Any, named: Any) -> Any:
     if calls is None:
         return own(*args, **named)
     calls.begin()
-    before, outer = active.set(calls), here.set(calls.vectors)
     try:
-        return own(*args, **named)
+        with _scope(calls):
+            return own(*args, **named)
     finally:
-        active.reset(before)
-        here.reset(outer)
         calls.close()
 
 
@@ -268,13 +267,10 @@ async def _arun(begin: Begin, own: Any, args: Any, named: Any) -> Any:
     if calls is None:
         return await own(*args, **named)
     calls.begin()
-    before, outer = active.set(calls), here.set(calls.vectors)
     try:
-        return await own(*args, **named)
+        with _scope(calls):
+            return await own(*args, **named)
     finally:
-        with suppress(ValueError):  # closed in another context
-            active.reset(before)
-            here.reset(outer)
         await calls.aclose()
 
 
@@ -343,13 +339,6 @@ async def _apieces(begin: Begin, own: Any, args: Any, named: Any) -> AsyncGenera
             await calls.aclose()
 
 
-@contextmanager
-def _scope(calls: Any) -> Iterator[None]:
+def _scope(calls: Any) -> AbstractContextManager[None]:
     """Marks what runs in the block as the function's."""
-    before, outer = active.set(calls), here.set(calls.vectors)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # closed in another context
-            active.reset(before)
-            here.reset(outer)
+    return setting((active, calls), (here, calls.vectors))

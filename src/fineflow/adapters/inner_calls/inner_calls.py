@@ -47,7 +47,8 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now, processor_time
-from fineflow.runtime.loop.runtime_loop import engine_loop
+from fineflow.runtime.loop.runtime_loop import engine_loop_if_any
+from fineflow.runtime.loop.scopes import setting
 from fineflow.runtime.queues import in_vain
 
 _STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
@@ -233,7 +234,7 @@ class InnerCalls:
         observe(call.component, call.name, took, ahead=ahead)
 
     def _begin(self, call: FoundCall) -> None:
-        loop = self._loop if self._components.awaits(call.name) else _engine_loop()
+        loop = self._loop if self._components.awaits(call.name) else engine_loop_if_any()
         if loop is None:
             return
         ahead = self._ahead(call, self._bounds.limit(loop))
@@ -359,27 +360,25 @@ class InnerCalls:
 
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
-        before = active.set(self if call.opened else None)
         try:
-            if call.ahead is None:
-                call.begins()
-                in_vain.own()
-                value = own(*args, **named)
-                self._observe(call, ahead=False)
-            else:
-                asked = now()
-                value = call.ahead.stock(partial(self._of_stock, call, args, named))
-                value = call.of_stock(value, args, named)
-                if value is LOST:
-                    self._lost(call)
+            with setting((active, self if call.opened else None)):
+                if call.ahead is None:
+                    call.begins()
+                    in_vain.own()
                     value = own(*args, **named)
+                    self._observe(call, ahead=False)
                 else:
-                    self._note_head_start(call, asked)
+                    asked = now()
+                    value = call.ahead.stock(partial(self._of_stock, call, args, named))
+                    value = call.of_stock(value, args, named)
+                    if value is LOST:
+                        self._lost(call)
+                        value = own(*args, **named)
+                    else:
+                        self._note_head_start(call, asked)
         except BaseException:
             call.failed = True
             raise
-        finally:
-            active.reset(before)
         self._made(call, value)
         return value
 
@@ -387,28 +386,25 @@ class InnerCalls:
         self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
     ) -> Any:
         """``stock`` for async methods."""
-        before = active.set(self if call.opened else None)
         try:
-            if call.ahead is None:
-                call.begins()
-                in_vain.own()
-                value = await own(*args, **named)
-                self._observe(call, ahead=False)
-            else:
-                asked = now()
-                value = await call.ahead.astock(partial(self._of_stock, call, args, named))
-                value = call.of_stock(value, args, named)
-                if value is LOST:
-                    self._lost(call)
+            with setting((active, self if call.opened else None)):
+                if call.ahead is None:
+                    call.begins()
+                    in_vain.own()
                     value = await own(*args, **named)
+                    self._observe(call, ahead=False)
                 else:
-                    self._note_head_start(call, asked)
+                    asked = now()
+                    value = await call.ahead.astock(partial(self._of_stock, call, args, named))
+                    value = call.of_stock(value, args, named)
+                    if value is LOST:
+                        self._lost(call)
+                        value = await own(*args, **named)
+                    else:
+                        self._note_head_start(call, asked)
         except BaseException:
             call.failed = True
             raise
-        finally:
-            with suppress(ValueError):  # closed in another context
-                active.reset(before)
         self._made(call, value)
         return value
 
@@ -478,10 +474,3 @@ class InnerCalls:
 
 def _planned(part: Callable[[Any], Planned | None], component: Any) -> Planned | None:
     return None if is_declared(component) else part(component)  # a declared one is called as it is
-
-
-def _engine_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return engine_loop()
-    except RuntimeError:  # the interpreter is exiting
-        return None

@@ -31,6 +31,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop.scopes import setting
 
 _ASKING = (
     "combine_documents.map_reduce.MapReduceDocumentsChain",
@@ -140,11 +141,10 @@ def _together(own: Any, name: str) -> Any:
         if wrap_method(type(model), "_generate", _one) is None:
             return bound(messages, *args, **named)
         several = _Several(model, messages, here)
-        before = _several.set(several)
         try:
-            return bound(messages, *args, **named)
+            with setting((_several, several)):
+                return bound(messages, *args, **named)
         finally:
-            _several.reset(before)
             several.close()
 
     return method

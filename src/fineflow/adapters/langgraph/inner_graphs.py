@@ -24,8 +24,8 @@ from fineflow.adapters.langgraph import beside
 from fineflow.adapters.langgraph.beside import Around, around, inside
 from fineflow.adapters.langgraph.held_graphs import graphs_held, why_late
 from fineflow.adapters.langgraph.steps import flat, steps_of
-from fineflow.adapters.langgraph.tool_runs import setting
 from fineflow.adapters.langgraph.turns import Turns, turns_of
+from fineflow.runtime.loop.scopes import setting
 
 _DEPTH = 8  # of graphs inside graphs
 
@@ -62,7 +62,7 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
     """Yields the method that stock's call of a graph goes to: of the optimized graph, if there is one."""
     stock = own.__get__(graph, type(graph))
     if _entering.get() is graph:
-        with setting(_entering, None):  # the graph may call itself
+        with setting((_entering, None)):  # the graph may call itself
             yield stock
         return
     with _counted(graph):
@@ -70,7 +70,7 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
             with inside(Around(alone=False)) if _is_beside(graph) else nullcontext():
                 yield stock
             return
-        with setting(_entering, graph):
+        with setting((_entering, graph)):
             yield getattr(fast, name)
 
 
@@ -85,7 +85,7 @@ def _counted(graph: Any) -> Iterator[None]:
     if here is None or (known is not None and known[0] is here and known[1] is graph):
         yield
         return
-    with here.call(), setting(_under_way, (here, graph)):
+    with here.call(), setting((_under_way, (here, graph))):
         yield
 
 

@@ -30,11 +30,12 @@ from fineflow.adapters.langgraph import searches_ahead
 from fineflow.adapters.langgraph.beside import around, running
 from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import Asked, Message, reader
-from fineflow.adapters.langgraph.tool_runs import Moment, setting, tool_runs_of
+from fineflow.adapters.langgraph.tool_runs import Moment, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.gains import Member, SideBySide
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.scopes import setting
 from fineflow.runtime.loop.workers import in_thread
 
 
@@ -298,7 +299,7 @@ def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     member = turn.calls.member(str(number)) if turn is not None else None
     reads = turn is not None and number in turn.reading
     runs = nullcontext() if here is None else running(here, tool, turn, reads=reads)
-    with runs, setting(asked, str(number or "")), setting(side, member):
+    with runs, setting((asked, str(number or "")), (side, member)):
         if member is not None:
             member.asked = now()
         yield

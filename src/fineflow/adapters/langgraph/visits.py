@@ -12,8 +12,8 @@ import copy
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial, wraps
 from operator import is_
@@ -52,6 +52,7 @@ from fineflow.adapters.lookahead.values import INERT
 from fineflow.declare import active
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.visits import Visit, Visits
+from fineflow.runtime.loop.scopes import setting
 
 _CALLED: tuple[tuple[type, str], ...] = (
     *((kind, name) for kind in (RunnableCallable, RunnableLambda) for name in ("invoke", "ainvoke")),
@@ -216,17 +217,6 @@ def _calling(own: Any) -> Callable[..., Any]:
     return lambda step, /, *args, **named: own.__get__(step, type(step))(*args, **named)
 
 
-@contextmanager
-def _leaving(taken: Turn | None) -> Iterator[None]:
-    before, around = active.set(None), reader.set(taken)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # closed in another context
-            active.reset(before)
-            reader.reset(around)
-
-
 def _entered(
     here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[Any, AbstractContextManager[None] | None]:
@@ -240,7 +230,7 @@ def _entered(
     if graphs_own:
         taken = _turn(here, step, args, named) if here.shadows.turns else None
         if not (active.get() is None and reader.get() is taken is None):
-            left = _leaving(taken)
+            left = setting((active, None), (reader, taken))
     elif active.get() is not None:
         return step, None
     if kind not in _KEPT and (graphs_own or RunnableLambda in kind.__mro__):  # such as LangGraph's own steps

@@ -20,7 +20,7 @@ from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
 from fineflow.runtime.loop.iteration import iterate_async, iterate_sync
 from fineflow.runtime.loop.runtime_loop import refuse_blocking
-from fineflow.runtime.loop.submission import POLL_SECONDS, set_done
+from fineflow.runtime.loop.submission import POLL_SECONDS, done_with
 
 
 class SemanticVariable(Variable):
@@ -90,14 +90,7 @@ class SemanticVariable(Variable):
         """
         scopes.check()
         self._asked(objective)
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def wake(_: object) -> None:
-            with suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(set_done, done)
-
-        self._outcome.add_done_callback(wake)
+        done = done_with(self._outcome)
         with self._waiting():
             try:
                 async with asyncio.timeout(timeout):

@@ -117,6 +117,14 @@ def engine_loop() -> asyncio.AbstractEventLoop:
     return current_runtime().loop
 
 
+def engine_loop_if_any() -> asyncio.AbstractEventLoop | None:
+    """``engine_loop``; None once interpreter exit has stopped it."""
+    try:
+        return engine_loop()
+    except RuntimeError:
+        return None
+
+
 def on_runtime_thread() -> bool:
     """Returns True on the thread of the runtime's loop, where only its own work runs."""
     return _runtime is not None and threading.get_ident() == _runtime.ident

@@ -83,7 +83,7 @@ class Submission(Generic[T]):
         Cancelling the caller cancels the coroutine and waits for its end.
         """
         try:
-            await self._done()
+            await done_with(self.outcome)
         except asyncio.CancelledError:
             await self.stop_async()
             raise
@@ -106,23 +106,11 @@ class Submission(Generic[T]):
         self.cancel()
         if asyncio._get_running_loop() is None:
             return
-        done = self._done()
+        done = done_with(self.outcome)
         while not self.outcome.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([done])
         _raise_failure(self.outcome.exception())
-
-    def _done(self) -> asyncio.Future[None]:
-        """Returns a future of the running loop that is set once there is an outcome."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[None] = loop.create_future()
-
-        def wake(_: Future[T]) -> None:
-            with suppress(RuntimeError):  # that loop is closed
-                loop.call_soon_threadsafe(set_done, done)
-
-        self.outcome.add_done_callback(wake)
-        return done
 
     # On the loop.
 
@@ -229,6 +217,19 @@ def _create_tasks(works: Sequence[Submission[Any]]) -> None:
 def _raise_failure(error: BaseException | None) -> None:
     if isinstance(error, Exception):
         raise error
+
+
+def done_with(outcome: Future[Any]) -> asyncio.Future[None]:
+    """Returns a future of the running loop that is set once there is an outcome."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: Future[Any]) -> None:
+        with suppress(RuntimeError):  # that loop is closed
+            loop.call_soon_threadsafe(set_done, done)
+
+    outcome.add_done_callback(wake)
+    return done
 
 
 def set_done(future: asyncio.Future[None]) -> None:

@@ -19,6 +19,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.methods import method
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.side_by_side import Group
+from fineflow.runtime.loop.scopes import setting
 
 HANDLING = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
 FROM_OBJECT = ("_retrieve_from_object", "_aretrieve_from_object")
@@ -80,20 +81,18 @@ def _handling(made: Any, own: Any, objects: Sequence[Any], site: Site) -> Any:
 
     def handle(_: Any, query_bundle: Any, nodes: Any) -> Any:
         found = entered(query_bundle, nodes, True)
-        token = _here.set(found)
         try:
-            return own(made, query_bundle, nodes)
+            with setting((_here, found)):
+                return own(made, query_bundle, nodes)
         finally:
-            _here.reset(token)
             found.close()
 
     async def ahandle(_: Any, query_bundle: Any, nodes: Any) -> Any:
         found = entered(query_bundle, nodes, False)
-        token = _here.set(found)
         try:
-            return await own(made, query_bundle, nodes)
+            with setting((_here, found)):
+                return await own(made, query_bundle, nodes)
         finally:
-            _here.reset(token)
             await found.aclose()
 
     return ahandle if inspect.iscoroutinefunction(own) else handle
@@ -147,11 +146,10 @@ def recursing(made: Any, retriever: Any, site: Site) -> None:
         found: Any = around.last if around is not None else None
         if found is None or found.nodes is not nodes_with_score:
             found = ahead(query_bundle, nodes_with_score, False)
-        token = _here.set(found)
         try:
-            return own(made, query_bundle, nodes_with_score)
+            with setting((_here, found)):
+                return own(made, query_bundle, nodes_with_score)
         finally:
-            _here.reset(token)
             found.close()
 
     def get_object(_: Any, query_id: Any) -> Any:
