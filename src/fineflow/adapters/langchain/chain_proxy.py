@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import MethodType
 from typing import Any
 
@@ -46,12 +45,9 @@ class OptimizedChain(Optimized):
         input: Any,
         config: RunnableConfig | None,
         kwargs: dict[str, Any],
-        *,
-        sync: bool,
-        streaming: bool = False,
-        limit: asyncio.Semaphore | None = None,
+        **how: Any,
     ) -> ChainCall:
-        call = super()._self_chain_call(entry, input, config, kwargs, sync=sync, streaming=streaming, limit=limit)
+        call = super()._self_chain_call(entry, input, config, kwargs, **how)
         if kwargs.keys() <= _OF_INVOKE:  # what they change is made when the chain has run
             call.plannable, call.way = True, self._self_way(input, config)
         return call

@@ -38,6 +38,18 @@ def _processes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return bool(number and number > 1)
 
 
+def _ingesting(name: str) -> tuple[Any, Any]:
+    """Returns the sync and the async entry method of a part that takes no query."""
+
+    def call(self: Optimized, *args: Any, **kwargs: Any) -> Any:
+        return self._self_part_call(name, name, None, args, kwargs)
+
+    async def acall(self: Optimized, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_part_acall(name, f"a{name}", None, args, kwargs)
+
+    return call, acall
+
+
 class OptimizedIndex(Optimized):
     """Index whose embedding of new nodes runs ahead, and whose retrievers and engines are optimized."""
 
@@ -54,29 +66,10 @@ class OptimizedIndex(Optimized):
             write.wait()
         return await super()._self_part_acall(part, method, query, args, kwargs)
 
-    def insert(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("insert", "insert", None, args, kwargs)
-
-    async def ainsert(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("insert", "ainsert", None, args, kwargs)
-
-    def insert_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("insert_nodes", "insert_nodes", None, args, kwargs)
-
-    async def ainsert_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("insert_nodes", "ainsert_nodes", None, args, kwargs)
-
-    def update_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("update_ref_doc", "update_ref_doc", None, args, kwargs)
-
-    async def aupdate_ref_doc(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("update_ref_doc", "aupdate_ref_doc", None, args, kwargs)
-
-    def refresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("refresh_ref_docs", "refresh_ref_docs", None, args, kwargs)
-
-    async def arefresh_ref_docs(self, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall("refresh_ref_docs", "arefresh_ref_docs", None, args, kwargs)
+    insert, ainsert = _ingesting("insert")
+    insert_nodes, ainsert_nodes = _ingesting("insert_nodes")
+    update_ref_doc, aupdate_ref_doc = _ingesting("update_ref_doc")
+    refresh_ref_docs, arefresh_ref_docs = _ingesting("refresh_ref_docs")
 
     def as_retriever(self, *args: Any, **kwargs: Any) -> Any:
         return self._self_optimized(self.__wrapped__.as_retriever(*args, **kwargs))
@@ -98,11 +91,8 @@ class SessionIndex(OptimizedIndex):
 class OptimizedBuilding(Optimized):
     """Index that is being built, with its embedding running ahead."""
 
-    def from_documents(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("from_documents", "from_documents", None, args, kwargs)
-
-    def from_nodes(self, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call("from_nodes", "from_nodes", None, args, kwargs)
+    from_documents = _ingesting("from_documents")[0]
+    from_nodes = _ingesting("from_nodes")[0]
 
 
 class OptimizedIndexClass(Optimized):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -17,20 +18,18 @@ from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered, believed, put_on
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import (
     as_written,
-    believed_class,
     blocks,
     called,
     method,
-    quiet,
     same,
     unblocked,
 )
-from fineflow.adapters.llamaindex.models.embeddings import engine_name
+from fineflow.adapters.llamaindex.models.embeddings import check_embeds, engine_name
 from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
@@ -154,16 +153,10 @@ class TextBatches:
 def lower_texts(model: Any, texts: Leaf, b: IndexBuilder) -> Leaf:
     """Appends EMBED for the texts of documents. Raises NotLowered."""
     kind = type(model)
-    if not as_written(model, BaseEmbedding, *_AROUND) or put_on(model, _INNER):
+    if not as_written(model, BaseEmbedding, *_AROUND):
         raise NotLowered(f"how {kind.__name__} embeds texts is not recognised")
-    if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
-        raise NotLowered("the embedding model has a cache or a rate limiter")
     ours, local = kind is EngineEmbedding, _local(model)
-    if not ours and local is None:
-        believed_class(model, b)
-        believed(model, _INNER, b)
-        if not all(quiet(kind, name) for name in _asked(kind, b.sync)):
-            raise NotLowered(f"it is not known that {kind.__name__} does no more than embed")
+    check_embeds(model, "texts", _INNER, _asked(kind, b.sync) if not ours and local is None else (), b)
     effects = PURE if ours else Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
     return b.add(
         Op.EMBED,
@@ -297,9 +290,7 @@ def _claiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) 
 
 def _aclaiming(model: Any, name: str, function: Any, site: Site, wanted: Wanted) -> Any:
     leaves = blocks(type(model), name) and may_leave(model, site.options.trusting)
-
-    async def own(given: Any) -> Any:
-        return await (unblocked(function, model, given) if leaves else function(model, given))
+    own = partial(unblocked, function, model) if leaves else partial(function, model)
 
     async def embed(_: Any, given: Any) -> Any:
         wanted.asks(_count(given))

@@ -13,7 +13,7 @@ from llama_index.core.response_synthesizers.compact_and_accumulate import Compac
 
 from fineflow.adapters.llamaindex.lowering.prompts import beginning, reader_of, repacked, selected, settled, truncated
 from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, REFINE, SIMPLE, TREE, Given
-from fineflow.adapters.llamaindex.models.llms import Request, ask, request, text_of
+from fineflow.adapters.llamaindex.models.llms import Request, asking, request, text_of
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution
@@ -40,13 +40,7 @@ def answers(p: Primitive, args: Mapping[str, Any], run: Execution) -> Any:
 
 def begin(p: Primitive, wanted: Request, run: Execution) -> Awaitable[Any]:
     """Sends one request to the model of a synthesizer, unless stock already has; returns the text of its answer."""
-    llm = p.component._llm
-
-    async def start(entry: Any) -> Any:
-        entry.running()
-        return await ask(llm, wanted, sync=run.call.sync)
-
-    entry = run.work(p, wanted.key, start)
+    entry = run.work(p, wanted.key, asking(p.component._llm, wanted, sync=run.call.sync))
 
     async def text() -> str:
         await entry.wait()

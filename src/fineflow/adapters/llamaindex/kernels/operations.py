@@ -10,7 +10,7 @@ from fineflow.adapters.llamaindex.kernels.answers import answers
 from fineflow.adapters.llamaindex.lowering.prompts import beginning, reader_of
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import search
 from fineflow.adapters.llamaindex.models.embeddings import embed
-from fineflow.adapters.llamaindex.models.llms import ask, text_of
+from fineflow.adapters.llamaindex.models.llms import asking, text_of
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call import control_flow
 from fineflow.runtime.call.executor import Execution, Kernel, Work
@@ -48,13 +48,9 @@ def decode(p: Primitive, args: Args, run: Execution) -> Any:
     """Requests all answers of a synthesizer, or one text of a model."""
     if "how" in p.params:
         return answers(p, args, run)
-    llm, wanted = p.component, args["cache"]
-
-    async def start(entry: Any) -> Any:
-        entry.running()
-        return await ask(llm, wanted, sync=run.call.sync)
-
-    return Work(run.work(p, wanted.key, start), partial(text_of, wanted.family))
+    wanted = args["cache"]
+    entry = run.work(p, wanted.key, asking(p.component, wanted, sync=run.call.sync))
+    return Work(entry, partial(text_of, wanted.family))
 
 
 def partial_decode(p: Primitive, args: Args, run: Execution) -> Any:

@@ -21,7 +21,7 @@ from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering.node_requests import ASKERS, Asker, Handed, can_ask
 from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
 from fineflow.adapters.llamaindex.methods import method
-from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, shadow_llm
+from fineflow.adapters.llamaindex.models.llms import asking, lane, model_effects, shadow_llm
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution
@@ -81,15 +81,7 @@ async def _ask_all(row: Asker, p: Primitive, handed: Handed, run: Execution) -> 
     sync = run.call.sync or not row.by_async
     events.sized("", Op.MAP, len(found), p.name)
     for wanted in found:
-        _begin(p, wanted, run, sync)
-
-
-def _begin(p: Primitive, wanted: Request, run: Execution, sync: bool) -> None:
-    async def start(entry: Any) -> Any:
-        entry.running()
-        return await ask(p.component.llm, wanted, sync=sync)
-
-    run.work(p, wanted.key, start)
+        run.work(p, wanted.key, asking(p.component.llm, wanted, sync=sync))
 
 
 def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:

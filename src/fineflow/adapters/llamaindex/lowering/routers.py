@@ -12,19 +12,18 @@ from functools import partial
 from typing import Any
 
 from llama_index.core.output_parsers.selection import SelectionOutputParser
-from llama_index.core.prompts import PromptTemplate
 from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 from llama_index.core.selectors.llm_selectors import _build_choices_text
 
-from fineflow.adapters.core.builder import TEXT, VALUE, Leaf, Symbol
+from fineflow.adapters.core.builder import TEXT, Leaf, Symbol
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
 from fineflow.adapters.llamaindex.lowering.containers import ROUTER, SUMMARIZER
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import is_search
-from fineflow.adapters.llamaindex.lowering.subquestions import TOOL, lower_tool, shadow_with_tools
+from fineflow.adapters.llamaindex.lowering.subquestions import TOOL, lower_asker, lower_tool, shadow_with_tools
 from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.adapters.llamaindex.models.embeddings import lower_vector, query_text
-from fineflow.adapters.llamaindex.models.llms import Request, lower_answer, model_effects, request
+from fineflow.adapters.llamaindex.models.llms import Request, request
 from fineflow.ir import Op, Primitive, Ref
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
@@ -102,19 +101,7 @@ def _selected(router: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     base = next((each for each in _SELECTORS if isinstance(selector, each)), None)
     if base is None or not as_written(selector, base, "select", "_select"):
         raise NotLowered(f"{type(selector).__name__} is not recognised: its choice is known when it returns")
-    prompt = selector._prompt
-    if type(prompt) is not PromptTemplate or type(prompt.output_parser) is not SelectionOutputParser:
-        raise NotLowered("the selector's prompt has a parser of its own")
-    if prompt.function_mappings or prompt.template_var_mappings:
-        raise NotLowered("the selector's prompt has mappings of its own")
-    llm = selector._llm
-    effects = model_effects(llm, b, "predict")
-    with b.inside(SELECTS):
-        b.objects[b.leaf] = selector
-        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=router, kind=VALUE, kernel=_request)
-        written = lower_answer(llm, made, b, effects)
-        b.at(b.under("llm"))
-    return written
+    return lower_asker(router, SELECTS, SelectionOutputParser, query, _request, b)
 
 
 # Running ahead

@@ -102,16 +102,24 @@ def _asked(engine: Any, generator: Any, query: Leaf, b: IndexBuilder) -> Leaf:
     """Appends the model that writes the questions."""
     if not as_written(generator, LLMQuestionGenerator, *_GENERATING):
         raise NotLowered(f"{type(generator).__name__} is not recognised: its questions are known when it returns them")
-    prompt = generator._prompt
-    if not exactly(prompt, PromptTemplate) or type(prompt.output_parser) is not SubQuestionOutputParser:
+    return lower_asker(engine, ASKS, SubQuestionOutputParser, query, _request, b)
+
+
+def lower_asker(engine: Any, name: str, parser: type, query: Leaf, kernel: Any, b: IndexBuilder) -> Leaf:
+    """Appends the model of the object in an attribute of an engine, which asks by a prompt of its own.
+
+    parser: the class that reads its answer. kernel: returns the request.
+    """
+    asker = getattr(engine, name)
+    prompt, llm = asker._prompt, asker._llm
+    if not exactly(prompt, PromptTemplate) or type(prompt.output_parser) is not parser:
         raise NotLowered("its prompt has a parser of its own")
     if prompt.function_mappings or prompt.template_var_mappings:
         raise NotLowered("its prompt has mappings of its own")
-    llm = generator._llm
     effects = model_effects(llm, b, "predict")
-    with b.inside(ASKS):
-        b.objects[b.leaf] = generator
-        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=engine, kind=VALUE, kernel=_request)
+    with b.inside(name):
+        b.objects[b.leaf] = asker
+        made = b.add(Op.RENDER, {"key:query_str": query.ref}, component=engine, kind=VALUE, kernel=kernel)
         written = lower_answer(llm, made, b, effects)
         b.at(b.under("llm"))
     return written

@@ -61,17 +61,29 @@ def check_embedding(model: Any, b: IndexBuilder) -> None:
 
 def _check(model: Any, names: tuple[str, ...], b: IndexBuilder) -> None:
     """Raises NotLowered unless a model's methods ``names`` are known to do no more than embed."""
-    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or put_on(model, names):
+    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING):
         raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
+    local = encoder_of(model)
+    known = type(model) is EngineEmbedding or (local is not None and (names == _EMBEDDING or local.embeds_texts))
+    check_embeds(model, "queries", names, () if known else names, b)
+
+
+def check_embeds(model: Any, what: str, names: tuple[str, ...], asked: tuple[str, ...], b: IndexBuilder) -> None:
+    """Raises NotLowered unless a model's methods do no more than embed, as they are wrapped and as they are called.
+
+    names: of methods, which may not be set on the model itself. asked: those that do the work, for a model that is not
+    known; empty if it is.
+    """
+    kind = type(model)
+    if put_on(model, names):
+        raise NotLowered(f"how {kind.__name__} embeds {what} is not recognised")
     if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")
-    local = encoder_of(model)
-    if type(model) is EngineEmbedding or (local is not None and (names == _EMBEDDING or local.embeds_texts)):
-        return
-    believed_class(model, b)
-    believed(model, names, b)
-    if not all(quiet(type(model), name) for name in names):
-        raise NotLowered(f"it is not known that {type(model).__name__} does no more than embed")
+    if asked:
+        believed_class(model, b)
+        believed(model, names, b)
+        if not all(quiet(kind, name) for name in asked):
+            raise NotLowered(f"it is not known that {kind.__name__} does no more than embed")
 
 
 def _quiet(model: Any) -> bool:
@@ -198,9 +210,7 @@ def _claiming_sync(model: Any, name: str, function: Any, site: Site) -> Any:
 
 def _claiming_async(model: Any, name: str, function: Any, site: Site) -> Any:
     leaves = blocks(type(model), name) and may_leave(model, site.options.trusting)
-
-    async def own(query: str) -> Any:
-        return await (unblocked(function, model, query) if leaves else function(model, query))
+    own = partial(unblocked, function, model) if leaves else partial(function, model)
 
     async def embed_query(_: Any, query: str) -> Any:
         return (await site.aclaim(("query", query), lambda: own(query)))[1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -31,6 +31,7 @@ from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
 from fineflow.adapters.llamaindex.thread_affinity import known_class, may_leave
 from fineflow.ir import PURE, Effect, Effects, Op
+from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread
 
@@ -162,6 +163,16 @@ def text_of(family: str, response: Any) -> str:
     return (response.message.content or "") if family == "chat" else str(response.text)
 
 
+def asking(llm: Any, wanted: Request, *, sync: bool) -> Callable[[Entry], Awaitable[Any]]:
+    """Returns the work of a primitive (``Execution.work``) that asks a model (``ask``)."""
+
+    async def start(entry: Entry) -> Any:
+        entry.running()
+        return await ask(llm, wanted, sync=sync)
+
+    return start
+
+
 async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     """Returns the response of the LLM's own method without its wrappers: no events. Raises what the LLM raises."""
     if servers.speaks(llm):
@@ -202,9 +213,9 @@ def shadow_llm(llm: Any, site: Site) -> Any:
         if found is None or name in vars(llm):
             continue
         if asked(kind, name) == name:
-            own = unblocked if leaves and blocks(kind, name) else _plainly
-            claiming = partial(_aclaiming, own) if name.startswith("a") else _claiming
-            held[name] = found.around(made, claiming(llm, name, found.function, site))
+            own: Any = partial(unblocked, found.function) if leaves and blocks(kind, name) else found.function
+            claiming = _aclaiming if name.startswith("a") else _claiming
+            held[name] = found.around(made, claiming(llm, name, own, site))
         elif leaves and blocks(kind, name):
             held[name] = found.around(made, _in_thread(made, found.function))
     for name in _STREAMING:
@@ -234,15 +245,11 @@ def _claiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> 
     return call
 
 
-def _aclaiming(own: Any, llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
+def _aclaiming(llm: Any, name: str, function: Callable[..., Any], site: Site) -> Callable[..., Any]:
     async def call(_: Any, *args: Any, **kwargs: Any) -> Any:
-        return (await site.aclaim(_key(name, args, kwargs), lambda: own(function, llm, *args, **kwargs)))[1]
+        return (await site.aclaim(_key(name, args, kwargs), lambda: function(llm, *args, **kwargs)))[1]
 
     return call
-
-
-async def _plainly(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    return await function(*args, **kwargs)
 
 
 def _in_thread(obj: Any, function: Callable[..., Any]) -> Callable[..., Any]:

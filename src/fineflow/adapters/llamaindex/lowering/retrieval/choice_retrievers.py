@@ -26,7 +26,15 @@ from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering.prompts import check_template
 from fineflow.adapters.llamaindex.methods import exactly, move
 from fineflow.adapters.llamaindex.models.embeddings import query_text
-from fineflow.adapters.llamaindex.models.llms import Request, ask, lane, model_effects, model_known, request, shadow_llm
+from fineflow.adapters.llamaindex.models.llms import (
+    Request,
+    asking,
+    lane,
+    model_effects,
+    model_known,
+    request,
+    shadow_llm,
+)
 from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime import events
@@ -81,12 +89,7 @@ async def _each(p: Primitive, query: str, run: Execution) -> None:
     events.sized("", Op.MAP, len(starts), p.name)
     for start in starts:
         wanted = await in_thread(partial(_wanted, retriever, ids[start : start + retriever._choice_batch_size], query))
-
-        async def begin(entry: Any, wanted: Request = wanted) -> Any:
-            entry.running()
-            return await ask(retriever._llm, wanted, sync=True)  # stock uses the sync method in async calls too
-
-        run.work(p, wanted.key, begin)
+        run.work(p, wanted.key, asking(retriever._llm, wanted, sync=True))  # as stock does, in async calls too
 
 
 def _wanted(retriever: Any, ids: Sequence[str], query: str) -> Request:
