@@ -104,7 +104,7 @@ class LoadedEngine:
 
     op: ClassVar[Op]
 
-    def __init__(self, model: Any, name: str, max_batch: int) -> None:
+    def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH) -> None:
         self.name = name
         self.max_batch = max_batch
         self.ops = frozenset({self.op})
@@ -184,7 +184,7 @@ class LoadedEmbedding(LoadedEngine):
     op = Op.EMBED
 
     def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH, exact: bool = True) -> None:
-        super().__init__(model, name, max_batch)
+        super().__init__(model, name=name, max_batch=max_batch)
         self.exact = exact
         self._alike: set[tuple[int, int]] = set()  # (tokens, texts) of passes that equal single passes
         self._apart: set[int] = set()  # tokens of texts whose shared passes differ from single ones
@@ -310,9 +310,6 @@ class LoadedCrossEncoder(LoadedEngine):
     """
 
     op = Op.RERANK
-
-    def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH) -> None:
-        super().__init__(model, name, max_batch)
 
     def _work(self, model: Any, items: list[Any]) -> list[Any]:
         if not items:

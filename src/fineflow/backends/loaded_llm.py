@@ -32,7 +32,7 @@ class LoadedLLM(LoadedEngine):
     op = Op.DECODE
 
     def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH) -> None:
-        super().__init__(model, name, max_batch)
+        super().__init__(model, name=name, max_batch=max_batch)
 
     def _work(self, model: Any, items: list[Any]) -> list[Any]:
         if not items:

@@ -37,7 +37,7 @@ class LoadedReranker(LoadedEngine):
 
     def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH, exact: bool = True) -> None:
         self.exact = exact
-        super().__init__(model, name, max_batch)
+        super().__init__(model, name=name, max_batch=max_batch)
 
     @property
     def max_batch(self) -> int:

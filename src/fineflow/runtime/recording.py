@@ -166,6 +166,16 @@ def call(obj: Any, entry: str) -> Iterator[None]:
     """Records the block as a call of an optimized object. Calls in it are part of it."""
     made = begin(obj, entry, optimized=True)
     token = events.mark_call(made.number)
+    with _ending(made):
+        try:
+            yield
+        finally:
+            events.unmark_call(token)
+
+
+@contextmanager
+def _ending(made: RecordedCall) -> Iterator[None]:
+    """Ends a recorded call with the block, by what that raises."""
     error: type[BaseException] | None = None
     try:
         yield
@@ -173,7 +183,6 @@ def call(obj: Any, entry: str) -> Iterator[None]:
         error = type(raised)
         raise
     finally:
-        events.unmark_call(token)
         end(made, error)
 
 
@@ -197,48 +206,36 @@ _END: Any = object()
 def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Yields what ``start()`` yields, recorded as a call from the first piece to the end."""
     recorded, pieces = _Stream(obj, entry), None
-    error: type[BaseException] | None = None
-    try:
-        with recorded:
-            pieces = start()
-        while True:
-            with recorded:
-                piece = next(pieces, _END)
-            if piece is _END:
-                break
-            yield piece
-    except BaseException as raised:
-        error = type(raised)
-        raise
-    finally:
+    with _ending(recorded.call):
         try:
+            with recorded:
+                pieces = start()
+            while True:
+                with recorded:
+                    piece = next(pieces, _END)
+                if piece is _END:
+                    break
+                yield piece
+        finally:
             if pieces is not None and hasattr(pieces, "close"):
                 with recorded:
                     pieces.close()
-        finally:
-            end(recorded.call, error)
 
 
 async def astream(obj: Any, entry: str, start: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
     """Does the same as ``stream``, for a coroutine."""
     recorded, pieces = _Stream(obj, entry), None
-    error: type[BaseException] | None = None
-    try:
-        with recorded:
-            pieces = start()
-        while True:
-            with recorded:
-                piece = await anext(pieces, _END)
-            if piece is _END:
-                break
-            yield piece
-    except BaseException as raised:
-        error = type(raised)
-        raise
-    finally:
+    with _ending(recorded.call):
         try:
+            with recorded:
+                pieces = start()
+            while True:
+                with recorded:
+                    piece = await anext(pieces, _END)
+                if piece is _END:
+                    break
+                yield piece
+        finally:
             if pieces is not None and hasattr(pieces, "aclose"):
                 with recorded:
                     await pieces.aclose()
-        finally:
-            end(recorded.call, error)

@@ -221,31 +221,18 @@ def _inside(own: Any, obj: Any) -> Begin | None:
 
 def looked_through(func: Any, begin: Begin) -> Any:
     """Returns a function that does what ``func`` does, while the component calls in it run ahead."""
-    if inspect.iscoroutinefunction(called(func)):
-
-        @wrapt.decorator
-        async def arun(own: Any, instance: Any, args: Any, named: Any) -> Any:
-            return await _arun(begin, own, args, named)
-
-        return arun(func)
-    if inspect.isgeneratorfunction(called(func)):
-
-        @wrapt.decorator
-        def iterate(own: Any, instance: Any, args: Any, named: Any) -> Any:
-            return _pieces(begin, own, args, named)
-
-        return iterate(func)
-    if inspect.isasyncgenfunction(called(func)):
-
-        @wrapt.decorator
-        def aiterate(own: Any, instance: Any, args: Any, named: Any) -> Any:
-            return _apieces(begin, own, args, named)
-
-        return aiterate(func)
+    kind: Any = called(func)
+    runs: Callable[..., Any] = _run
+    if inspect.iscoroutinefunction(kind):
+        runs = _arun
+    elif inspect.isgeneratorfunction(kind):
+        runs = _pieces
+    elif inspect.isasyncgenfunction(kind):
+        runs = _apieces
 
     @wrapt.decorator
     def run(own: Any, instance: Any, args: Any, named: Any) -> Any:
-        return _run(begin, own, args, named)
+        return runs(begin, own, args, named)
 
     return run(func)
 

@@ -12,29 +12,11 @@ AHEAD = 32
 """Most items that a writer that waits for ``room`` is ahead of the furthest reader."""
 
 
-class Stream(Generic[T]):
-    """Items as they are released, then an end or an error.
-
-    Every reader sees all items in order; a late reader starts with the kept ones. A writer that waits for ``room`` is
-    bounded by the furthest reader, and unbounded before there is a reader. Not thread-safe: for one event loop.
-    """
+class Waking:
+    """Lets tasks of one event loop wait until something has changed."""
 
     def __init__(self) -> None:
-        self.items: list[T] = []
-        self.closed = False
-        self.error: BaseException | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        self._read: int | None = None  # items that the furthest reader has taken; None: no reader yet
-
-    def put(self, item: T) -> None:
-        self.items.append(item)
-        self._wake()
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Ends the stream; readers get ``error`` after the last item."""
-        if not self.closed:
-            self.closed, self.error = True, error
-            self._wake()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -46,6 +28,31 @@ class Stream(Generic[T]):
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
         await future
+
+
+class Stream(Waking, Generic[T]):
+    """Items as they are released, then an end or an error.
+
+    Every reader sees all items in order; a late reader starts with the kept ones. A writer that waits for ``room`` is
+    bounded by the furthest reader, and unbounded before there is a reader. Not thread-safe: for one event loop.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.items: list[T] = []
+        self.closed = False
+        self.error: BaseException | None = None
+        self._read: int | None = None  # items that the furthest reader has taken; None: no reader yet
+
+    def put(self, item: T) -> None:
+        self.items.append(item)
+        self._wake()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Ends the stream; readers get ``error`` after the last item."""
+        if not self.closed:
+            self.closed, self.error = True, error
+            self._wake()
 
     @property
     def full(self) -> bool:

@@ -36,7 +36,7 @@ from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
-from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.call.streams import Stream, Waking
 
 BATCHES = "batches"
 """Value of EMBED's parameter ``of``: batches of texts, as stock requests them."""
@@ -57,20 +57,20 @@ class Batch(NamedTuple):
     group: int
 
 
-class Wanted:
+class Wanted(Waking):
     """The batches of one call that are known so far. Written from any thread, read on the loop of the call.
 
     The graph is at most one group ahead of stock: while stock adds a group to the store, the next one is embedded.
     """
 
     def __init__(self, claims: Claiming) -> None:
+        super().__init__()
         self._claims = claims
         self.batches: Stream[Batch] = Stream()
         self._group = 0  # the group that stock is embedding
         self._asked = 0  # texts that stock has requested
         self._begun = 0  # batches of which stock has requested at least one text
         self._texts = 0  # number of texts in these batches
-        self._waiting: list[asyncio.Future[None]] = []
 
     def tell(self, batch: Batch) -> None:
         self._claims.post(self.batches.put, batch)
@@ -86,17 +86,12 @@ class Wanted:
             self._group = known[self._begun].group
             self._texts += len(known[self._begun].texts)
             self._begun += 1
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+        self._wake()
 
     async def due(self, batch: Batch) -> None:
         """Waits until a batch may start: at most one group ahead of stock."""
         while batch.group > self._group + 1:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
+            await self._changed()
 
 
 class TextBatches:

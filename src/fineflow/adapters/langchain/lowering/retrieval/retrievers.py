@@ -80,18 +80,7 @@ def lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBu
         )
         args["vector"] = vector.ref
     keep_to_connections(store)
-    effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
-    return b.add(
-        Op.SEARCH,
-        args,
-        component=retriever,
-        engine=type(store).__name__,
-        effects=effects,
-        kind=DOCUMENTS,
-        foreign=True,
-        assumed=b.assume_pure,
-        **store_on(store),
-    )
+    return b.search(retriever, args, store, foreign=True, assumed=b.assume_pure, **store_on(store))
 
 
 def held_by(retriever: Any) -> Iterator[Any]:
