@@ -93,6 +93,30 @@ def wrap_method(
     return _wrap(kind, name, made, awaiting or made)
 
 
+def in_block(block: Callable[[Any, Any, str, Mapping[str, Any]], AbstractContextManager[Any]]) -> tuple[Any, Any]:
+    """Returns what makes wrappers of sync and async methods (``wrap_method``) that call in a block.
+
+    block: gets the method, bound to its object, the object, the name, and the arguments by name; yields what is called
+    in place of the method.
+    """
+
+    def sync(own: Any, name: str) -> Any:
+        def method(obj: Any, /, *args: Any, **named: Any) -> Any:
+            with block(own.__get__(obj, type(obj)), obj, name, named) as call:
+                return call(*args, **named)
+
+        return method
+
+    def awaiting(own: Any, name: str) -> Any:
+        async def method(obj: Any, /, *args: Any, **named: Any) -> Any:
+            with block(own.__get__(obj, type(obj)), obj, name, named) as call:
+                return await call(*args, **named)
+
+        return method
+
+    return sync, awaiting
+
+
 def _wrap(kind: type, name: str, sync: Any, awaiting: Any, *, anybodys: bool = False) -> int | None:
     """Does what ``wrap_method`` says. anybodys: also for a method that was not written in the class.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, nullcontext, suppress
+from contextlib import aclosing, closing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 
 from fineflow.adapters.inner_calls.components import QUEUED
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import in_block, wrap_method
 from fineflow.adapters.langchain.models.aggregating import aggregating
 from fineflow.adapters.langchain.models.streamed_answers import summed, sums_up
 from fineflow.adapters.text.tool_calls import Extent
@@ -45,31 +45,22 @@ reader: ContextVar[Reader | None] = ContextVar("fineflow_reader", default=None)
 
 def install() -> None:
     """Looks at the messages of chat models, from now on, where there is a reader."""
-    wrap_method(BaseChatModel, "_generate_with_cache", _asking, _aasking)
-    wrap_method(BaseChatModel, "_agenerate_with_cache", _asking, _aasking)
+    wrap_method(BaseChatModel, "_generate_with_cache", *_ASKING)
+    wrap_method(BaseChatModel, "_agenerate_with_cache", *_ASKING)
 
 
-def _asking(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return own.__get__(model, type(model))(*args, **named)
-
-    return method
-
-
-def _aasking(own: Any, name: str) -> Any:
-    async def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return await own.__get__(model, type(model))(*args, **named)
-
-    return method
+@contextmanager
+def _looked_at(stock: Any, model: Any, name: str, named: Mapping[str, Any]) -> Iterator[Any]:
+    """Wraps the methods by which a model streams, or makes its whole answer of a stream, before it is called."""
+    if (here := reader.get()) is not None:
+        _look_at(model, here)
+    yield stock
 
 
-def _look_at(model: Any) -> None:
-    """Wraps the methods by which a model streams, or makes its whole answer of a stream."""
-    here = reader.get()
-    if here is None:
-        return
+_ASKING = in_block(_looked_at)
+
+
+def _look_at(model: Any, here: Reader) -> None:
     if here.answers and sums_up(model):
         wrap_method(type(model), "_generate", _summed)
         wrap_method(type(model), "_agenerate", _asummed)

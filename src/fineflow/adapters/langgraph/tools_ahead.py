@@ -24,7 +24,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
 
 from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under_way
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import in_block, wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
 from fineflow.adapters.langgraph.beside import around, running
@@ -292,9 +292,9 @@ asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
 
 
 @contextmanager
-def _asked_for(tool: Any, number: Any) -> Iterator[None]:
+def _asked_for(stock: Any, tool: Any, name: str, named: Mapping[str, Any]) -> Iterator[Any]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
-    here = under_way.get()
+    here, number = under_way.get(), named.get("tool_call_id")
     turn = _turn_of(here) if number else None
     member = turn.calls.member(str(number)) if turn is not None else None
     reads = turn is not None and number in turn.reading
@@ -302,9 +302,12 @@ def _asked_for(tool: Any, number: Any) -> Iterator[None]:
     with runs, setting((asked, str(number or "")), (side, member)):
         if member is not None:
             member.asked = now()
-        yield
+        yield stock
         if member is not None:
             member.got = now()
+
+
+_ASKING = in_block(_asked_for)
 
 
 def _turn_of(here: Claiming | None) -> Turn | None:
@@ -322,25 +325,9 @@ def _usable_for(here: Claiming, number: str) -> Usable:
     return _usable if holds(here, number) else never
 
 
-def _asking(own: Any, name: str) -> Any:
-    def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        with _asked_for(tool, named.get("tool_call_id")):
-            return own.__get__(tool, type(tool))(*args, **named)
-
-    return method
-
-
-def _aasking(own: Any, name: str) -> Any:
-    async def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        with _asked_for(tool, named.get("tool_call_id")):
-            return await own.__get__(tool, type(tool))(*args, **named)
-
-    return method
-
-
 def install() -> bool:
     """Notes the ids of calls, from now on. Returns False where somebody else's method is in the way."""
-    return None not in [wrap_method(BaseTool, name, _asking, _aasking) for name in ("run", "arun")]
+    return None not in [wrap_method(BaseTool, name, *_ASKING) for name in ("run", "arun")]
 
 
 def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any]) -> dict[str, Any]:
