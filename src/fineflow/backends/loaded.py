@@ -49,7 +49,7 @@ class Texts:
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-class Failed:
+class ItemFailed:
     """Result of an item on which the model raised: the caller can call the component instead."""
 
     def __init__(self, error: Exception) -> None:
@@ -167,11 +167,11 @@ class LoadedEngine:
         raise NotImplementedError
 
 
-def _attempt(work: Callable[[], T]) -> T | Failed:
+def _attempt(work: Callable[[], T]) -> T | ItemFailed:
     try:
         return work()
     except Exception as error:
-        return Failed(error)
+        return ItemFailed(error)
 
 
 class LoadedEmbedding(LoadedEngine):
@@ -252,8 +252,8 @@ def _later(pool: EngineThreads | None, work: Callable[[], Any]) -> Any:
     return work() if pool is None else pool.submit(work).result
 
 
-def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list[Any] | Failed:
-    found: list[Any] | Failed = _attempt(
+def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list[Any] | ItemFailed:
+    found: list[Any] | ItemFailed = _attempt(
         lambda: model.encode(list(texts), show_progress_bar=False, **settings).tolist()  # as the components do
     )
     return found
@@ -262,7 +262,7 @@ def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list
 def _one_each(model: Any, texts: list[str], settings: dict[str, Any], size: int) -> list[Any]:
     """Returns the results of single texts, from shared passes of ``size``."""
     found = _encoded(model, texts, {**settings, "batch_size": size})
-    if isinstance(found, Failed):  # one of the texts may be the cause
+    if isinstance(found, ItemFailed):  # one of the texts may be the cause
         return [_encoded(model, [text], settings) for text in texts]
     return [[vector] for vector in found]
 
@@ -315,7 +315,7 @@ class LoadedCrossEncoder(LoadedEngine):
         if not items:
             return []
         scores = _attempt(lambda: _scored(model, items))
-        if isinstance(scores, Failed):  # one of the pairs may be the cause
+        if isinstance(scores, ItemFailed):  # one of the pairs may be the cause
             return [_first(_attempt(lambda pair=pair: _scored(model, [pair]))) for pair in items]  # type: ignore[misc]
         return scores
 
@@ -327,8 +327,8 @@ def _scored(model: Any, pairs: list[tuple[str, str]]) -> list[float]:
     return scores
 
 
-def _first(found: list[float] | Failed) -> float | Failed:
-    return found if isinstance(found, Failed) else found[0]
+def _first(found: list[float] | ItemFailed) -> float | ItemFailed:
+    return found if isinstance(found, ItemFailed) else found[0]
 
 
 def apart(scores: Sequence[float], best: int, *, sigmoid: bool = False) -> bool:

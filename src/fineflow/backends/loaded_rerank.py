@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fineflow.backends.loaded import MAX_BATCH, Failed, LoadedEngine
+from fineflow.backends.loaded import MAX_BATCH, ItemFailed, LoadedEngine
 from fineflow.ir import Op
 
 _CPU_PASS = 8  # pairs of a padded pass on a CPU, sorted by length: see sentence_transformers.py
@@ -61,7 +61,7 @@ def _alone(model: Any, item: Pairs) -> Any:
     try:
         return model.predict(list(item.pairs))  # as the component does
     except Exception as error:
-        return Failed(error)
+        return ItemFailed(error)
 
 
 def _together(model: Any, items: Sequence[Pairs]) -> list[Any]:

@@ -21,12 +21,12 @@ from fineflow.adapters.analysis.values import NONE, SCALAR, SHARED, Impure, Kind
 from fineflow.adapters.core.installers import if_imported
 
 if TYPE_CHECKING:
-    from fineflow.adapters.analysis.calls import Keywords, Site
+    from fineflow.adapters.analysis.calls import CallSite, Keywords
 
-Rule = Callable[["Site", list[Value], "Keywords"], Value]
+Rule = Callable[["CallSite", list[Value], "Keywords"], Value]
 
 
-def _uses(site: Site, args: list[Value], keywords: Keywords) -> None:
+def _uses(site: CallSite, args: list[Value], keywords: Keywords) -> None:
     for value in (*args, *keywords.values()):
         site.analysis.use(value)
 
@@ -38,7 +38,7 @@ def _pure(result: Value, allowed: str | None = "", count: int | None = None) -> 
     """
     names = None if allowed is None else frozenset(allowed.split())
 
-    def rule(site: Site, args: list[Value], keywords: Keywords) -> Value:
+    def rule(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
         if (names is not None and not keywords.keys() <= names) or (count is not None and len(args) != count):
             raise Impure("calls a library function with arguments that are not known to be harmless")
         _uses(site, args, keywords)
@@ -48,7 +48,7 @@ def _pure(result: Value, allowed: str | None = "", count: int | None = None) -> 
 
 
 def _unordered(reason: str, result: Value, *refused: str) -> Rule:
-    def rule(site: Site, args: list[Value], keywords: Keywords) -> Value:
+    def rule(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
         if found := keywords.keys() & set(refused):
             raise Impure(f"{reason} with an argument {min(found)}")
         _uses(site, args, keywords)
@@ -63,7 +63,7 @@ def _unordered(reason: str, result: Value, *refused: str) -> Rule:
 _SELECTIONS = ("core", "messages")  # values of ``allowed_objects`` by which ``loads`` makes data and prompts alone
 
 
-def _loads(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _loads(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     """Makes objects of classes of langchain-core. It warns once per process that it is in beta: that is stock's."""
     allowed = keywords.get("allowed_objects")
     known = allowed is None or (allowed.kind is Kind.CONST and allowed.data in _SELECTIONS)
@@ -83,7 +83,7 @@ def _warned() -> bool:
     return bool(func.__closure__[names.index("warned")].cell_contents)
 
 
-def _format_document(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _format_document(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     prompt = args[1] if len(args) == 2 and not keywords else None
     found = instance(prompt.data) if prompt is not None and prompt.kind is Kind.CONST else None
     if found is None or "format" not in found.methods:

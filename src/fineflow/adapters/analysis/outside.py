@@ -24,7 +24,7 @@ Key = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Reading(NamedTuple):
+class OutsideRead(NamedTuple):
     """Something that was read: by what, of what, and what it gave, or the ``Impure`` that it raised."""
 
     read: Callable[..., Any]
@@ -50,7 +50,7 @@ def reading(read: F) -> F:
             raise
         finally:
             self.readings = readings
-            readings.setdefault((read, *map(id, given), *named.items()), Reading(read, given, named, found))
+            readings.setdefault((read, *map(id, given), *named.items()), OutsideRead(read, given, named, found))
 
     return cast(F, noted)
 
@@ -69,7 +69,7 @@ class Outside:
     def __init__(
         self,
         returned: Iterable[Any] = (),
-        readings: dict[Key, Reading] | None = None,
+        readings: dict[Key, OutsideRead] | None = None,
         reads: Callable[[Any, str], bool] | None = None,
     ) -> None:
         self.returned = {id(obj) for obj in returned}

@@ -29,7 +29,7 @@ from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_ru
 from fineflow.adapters.langgraph import searches_ahead
 from fineflow.adapters.langgraph.beside import around, running
 from fineflow.adapters.langgraph.mcp_tools import unread
-from fineflow.adapters.langgraph.messages import Asked, Message, reader
+from fineflow.adapters.langgraph.messages import MessageReader, StreamRequest, reader
 from fineflow.adapters.langgraph.tool_runs import Moment, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
@@ -71,7 +71,7 @@ class Turn:
     def fault(self, error: Exception) -> None:
         self._left(self._turns.step, error)
 
-    def begin(self, message: Message, call: ToolCall) -> None:
+    def begin(self, message: MessageReader, call: ToolCall) -> None:
         """Starts a call, unless an earlier one of the message may change what it reads."""
         name, number = call["name"], str(call["id"])
         offered = self._turns.tools.get(name)
@@ -141,7 +141,7 @@ class Turn:
         except Exception:  # stock raises it, or lets the tool answer it
             return None
 
-    def _search(self, early: Offered, message: Message, call: ToolCall) -> bool:
+    def _search(self, early: Offered, message: MessageReader, call: ToolCall) -> bool:
         """Starts component calls of a call, as above. Returns True if it is known to do no more than to read."""
         waits = bool(message.written) if early.guards else early.waits_for(message.written)
         if (given := self._given(early.tool, call)) is None:
@@ -151,7 +151,7 @@ class Turn:
         self._drops.append(drop)
         return only_reads
 
-    def written(self, asked: Asked, message: Message) -> None:
+    def written(self, asked: StreamRequest, message: MessageReader) -> None:
         """Prefills the beginning of the next prompt, if the engine can and it is long enough to pay."""
         engine = asked.on_engine and self._turns.trusted
         if not engine or not message.calls or any(call["name"] not in self._turns.tools for call in message.calls):

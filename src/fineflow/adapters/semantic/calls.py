@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from fineflow.adapters.semantic.prompts import Prompt
+from fineflow.adapters.semantic.prompts import FunctionPrompt
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.errors import SemanticError
 
@@ -57,7 +57,7 @@ class Step:
     far as somebody refers to them. program: what it was submitted with (a ``program.SemanticProgram``), or None.
     """
 
-    does: Prompt | Transform
+    does: FunctionPrompt | Transform
     reads: Mapping[str, Any]
     pending: Pending
     variables: Sequence[weakref.ref[Variable]] = ()

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import CLAIMED, JOINED, Stamps, Trace
-from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.in_vain import AheadRequest
 
 _STOPPED = "a component raised StopIteration"
 _ASYNC_STOPPED = "async generator raised StopAsyncIteration"  # Python's words, where a graph reads a sync stream
@@ -106,7 +106,7 @@ class Entry:
         self.reports: Any = None
         self.whole: Any = None
         self.slot: Any = None
-        self.request: Request | None = None
+        self.request: AheadRequest | None = None
         self.stamps: Stamps | None = None
         self.number = 0
         self.task: asyncio.Task[Any] | None = None

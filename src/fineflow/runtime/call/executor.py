@@ -31,7 +31,7 @@ from fineflow.runtime.call.work import Start, produce
 from fineflow.runtime.events import now
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.held_back import HeldBack
-from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.in_vain import AheadRequest
 from fineflow.runtime.queues.provider_caches import beginning_of
 
 _SHOWN = 200  # characters of a surprise that are kept
@@ -335,7 +335,7 @@ class Execution(Values):
         if stream:
             entry.in_pieces, entry.stream = True, Stream()
         if not self.call.claims.closed and (p.op is not Op.CALL or p.effects.kind is not Effect.PURE):
-            entry.request = request = Request(p.component, self.call.account)
+            entry.request = request = AheadRequest(p.component, self.call.account)
             begin = partial(self._begin, p, entry, start, in_slot)
             if not request.begin(partial(self._post, begin)):
                 return entry

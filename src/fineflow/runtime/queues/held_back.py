@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from fineflow.runtime import events
-from fineflow.runtime.queues.provider_caches import Beginning, Writing
+from fineflow.runtime.queues.provider_caches import Cacheable, Writing
 from fineflow.runtime.queues.rate_limits import ModelCalls, asked, calls_of, heard
 from fineflow.runtime.queues.refill import repeats
 from fineflow.runtime.queues.refusals import REFUSED, refusal
@@ -43,7 +43,7 @@ class HeldBack:
         self._woken: asyncio.Future[None] | None = None
         self._wishing: tuple[Callable[[], None], ...] = ()
         self.writing: Writing | None = None
-        self.beginning: Beginning | None = None
+        self.beginning: Cacheable | None = None
         self._asked = False  # stock wanted it before it began
         self._number = 0  # of calls that had been started by then
         self.since = 0.0

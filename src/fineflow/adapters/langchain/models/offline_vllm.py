@@ -11,8 +11,8 @@ from typing import Any
 
 from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.trust import plain, unchanged
-from fineflow.backends.loaded import Failed, PerObject
-from fineflow.backends.loaded_llm import Asked, LoadedLLM
+from fineflow.backends.loaded import ItemFailed, PerObject
+from fineflow.backends.loaded_llm import LoadedLLM, PromptItem
 from fineflow.ir import Op
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 
@@ -85,14 +85,14 @@ class _Queued:
     def generate(self, prompts: Any, sampling_params: Any = None, **kwargs: Any) -> Any:
         """``LLM.generate``, on the thread that makes all calls. Raises what it raises."""
         if not kwargs and type(prompts) is list and sampling_params is not None:
-            items = [Asked(prompt, sampling_params) for prompt in prompts if type(prompt) is str]
+            items = [PromptItem(prompt, sampling_params) for prompt in prompts if type(prompt) is str]
             if len(items) == len(prompts) and items:
                 found = self._queue.submit_sync(Op.DECODE, items, label="decode")
-                if not any(isinstance(each, Failed) for each in found):
+                if not any(isinstance(each, ItemFailed) for each in found):
                     return found
         (whole,) = self._queue.submit_sync(
             Op.DECODE, [lambda: self._llm.generate(prompts, sampling_params, **kwargs)], label="decode"
         )
-        if isinstance(whole, Failed):
+        if isinstance(whole, ItemFailed):
             raise whole.error
         return whole

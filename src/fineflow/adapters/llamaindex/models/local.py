@@ -15,7 +15,7 @@ from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.trust import plain, put_on
 from fineflow.adapters.llamaindex.methods import method
 from fineflow.adapters.llamaindex.models.cross_encoders import scorer_of
-from fineflow.backends.loaded import Failed, LoadedEmbedding, PerObject, Texts, refusal
+from fineflow.backends.loaded import ItemFailed, LoadedEmbedding, PerObject, Texts, refusal
 from fineflow.backends.loaded_rerank import LoadedReranker
 from fineflow.ir import Op
 from fineflow.runtime.loop.workers import in_thread
@@ -67,7 +67,7 @@ class LocalEmbedding:
         component: Any = self._component()
         item = Texts(texts, _settings(component, prompt))
         (found,) = await self._queue.submit_async(Op.EMBED, [item], label=f"embed {prompt}")
-        if not isinstance(found, Failed):
+        if not isinstance(found, ItemFailed):
             return list(found)
         # The component retries, with pauses, for which other queries should not have to wait: so in a thread.
         own = method(type(component), name)

@@ -211,7 +211,7 @@ async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class StoreSearch:
     """A query for a store, with the settings of its retriever."""
 
     store: Any
@@ -225,7 +225,7 @@ class Search:
         return own.function(self.store if store is None else store, self.query, **self.settings)
 
 
-def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreEngine, Search] | None:
+def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreEngine, StoreSearch] | None:
     """Returns the engine that a search is queued at, and its item there; None if the search runs alone.
 
     Modes other than the default query a collection more than once, or fit models to the results.
@@ -233,7 +233,7 @@ def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreE
     if type(query) is not VectorStoreQuery or query.mode != VectorStoreQueryMode.DEFAULT or not query.query_embedding:
         return None
     engine = engine_of(store)
-    return None if engine is None or not engine.waits else (engine, Search(store, query, settings))
+    return None if engine is None or not engine.waits else (engine, StoreSearch(store, query, settings))
 
 
 def searched(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> Any:
