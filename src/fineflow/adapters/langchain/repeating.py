@@ -17,7 +17,7 @@ from langsmith.run_helpers import tracing_context
 from wrapt import wrap_function_wrapper
 
 from fineflow.adapters.analysis import asking
-from fineflow.adapters.core.invocation import Unrepeatable
+from fineflow.adapters.core.invocation import Unrepeatable, sync_name
 from fineflow.adapters.core.proxy import merged
 from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.langchain.user_functions import functions_of, methods_of
@@ -39,7 +39,7 @@ def sync_method(entry: str, method: str) -> str:
     if method not in ("invoke", "ainvoke", "stream", "astream") or method != entry:
         why = "a batch that runs step by step" if "batch" in method else "without callbacks there are no events"
         raise Unrepeatable(f"{method} is not repeated: {why}")
-    return method.removeprefix("a")
+    return sync_name(method)
 
 
 def settings_of(config: Any) -> Any:

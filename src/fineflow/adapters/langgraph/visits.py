@@ -14,7 +14,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial, wraps
 from operator import is_
 from types import FunctionType
@@ -30,6 +29,7 @@ from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through, looks_through, wrap_method
+from fineflow.adapters.inner_calls.functions import forecast_with
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
@@ -354,12 +354,7 @@ def forecast_of(obj: Any) -> Visit:
     found = calls_of(functions)
     if kept is None or found is None:
         return Visit()
-    names = {id(part): type(part).__name__ if name == "self" else name for name, part in found.components.items()}
-    forecast = kept.visits.forecast
-    calls = [
-        each._replace(label=names.get(id(each.component and each.component()), each.label)) for each in forecast.calls
-    ]
-    return replace(forecast, calls=tuple(calls))
+    return forecast_with(kept.visits, found.components)
 
 
 def _made(step: Any, kept: _Known) -> dict[str, Any]:

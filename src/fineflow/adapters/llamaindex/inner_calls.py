@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import foreign, of_package
-from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.invocation import Invocation, is_async
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Site, unclaimed
 from fineflow.adapters.core.trust import of_packages_class
@@ -180,7 +180,7 @@ class Components:
         return False
 
     def awaits(self, name: str) -> bool:
-        return name.startswith("a")
+        return is_async(name)
 
     def result(self, obj: Any, name: str) -> Any:
         new = isinstance(obj, LLM | BaseEmbedding) and of_package(type(obj).__module__)

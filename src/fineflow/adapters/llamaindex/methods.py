@@ -20,6 +20,7 @@ from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.installers import foreign
+from fineflow.adapters.core.invocation import async_name
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.trust import OwnClass, put_on
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
@@ -290,17 +291,13 @@ async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: An
 
     Raises LeftToStock if the method was replaced since planning.
     """
-    found = method(type(component), name if sync else _async_name(name))
-    put = put_on(component, (name, _async_name(name)))
+    found = method(type(component), name if sync else async_name(name))
+    put = put_on(component, (name, async_name(name)))
     if found is None or put:  # a mock has been put on the class since, or on the object
         raise LeftToStock(f"{type(component).__name__}.{name} was replaced since planning")
     function = found.function
     if sync:
         return await in_thread(lambda: function(component, *args, **kwargs))
-    if blocks(type(component), _async_name(name)):
+    if blocks(type(component), async_name(name)):
         return await unblocked(function, component, *args, **kwargs)
     return await function(component, *args, **kwargs)
-
-
-def _async_name(name: str) -> str:
-    return f"_a{name[1:]}" if name.startswith("_") else f"a{name}"

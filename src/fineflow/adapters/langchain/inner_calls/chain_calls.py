@@ -16,6 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 
 from fineflow.adapters.core.installers import if_imported, of_package
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.trust import of_packages_class, owner, unchanged
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
@@ -74,7 +75,7 @@ def _through_chain(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any
 def _through_generate(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:
     """Finds the requests of ``generate``. What it returns, with figures of the requests, is stock's to make."""
     model, name, *given = args
-    awaits = name.startswith("a")
+    awaits = is_async(name)
     several = given[0] if given else named.get("messages", named.get("prompts"))
     if not named.keys() <= {"messages", "prompts", "callbacks"} or len(given) > 1:
         raise Stop(f"calls .{name}() with settings")

@@ -29,7 +29,7 @@ from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.invocation import Invocation, is_async
 from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import of_packages_class
@@ -229,7 +229,7 @@ class Runnables:
         return name in STREAMS
 
     def awaits(self, name: str) -> bool:
-        return name.lstrip("_").startswith("a") and name not in ("apply", "apply_and_parse")
+        return is_async(name)
 
     def result(self, obj: Any, name: str) -> Any:
         while isinstance(obj, RunnableSequence | RunnableBindingBase | MadeSequence):

@@ -16,6 +16,7 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
@@ -257,7 +258,7 @@ def shadow_texts(model: Any, site: Site, wanted: Wanted | None) -> Any:
         for name in names:
             found = method(kind, name)
             assert found is not None
-            claiming = _aclaiming if name.startswith("_a") else _claiming
+            claiming = _aclaiming if is_async(name) else _claiming
             held[name] = found.around(made, claiming(model, name, found.function, site, wanted))
     for name in _INNER[1::2] if leaves else ():
         found = method(kind, name)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Leaf, Symbol
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
@@ -92,7 +93,7 @@ def _shadow_asking(row: Asker, processor: Any, site: Site) -> Any:
         name = "_postprocess_nodes" if site.sync or not row.by_async else "_apostprocess_nodes"
         found = method(type(processor), name)
         assert found is not None
-        made.__dict__[name] = found.around(made, _feeding(found.function, name.startswith("_a"), site))
+        made.__dict__[name] = found.around(made, _feeding(found.function, is_async(name), site))
     return made
 
 

@@ -20,6 +20,7 @@ from llama_index.core.response_synthesizers import (
 from llama_index.core.response_synthesizers.compact_and_accumulate import CompactAndAccumulate
 
 from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf, Symbol
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
@@ -207,7 +208,7 @@ def _shadow_synthesizer(synthesizer: Any, site: Site) -> Any:
     for name in ("get_response", "aget_response"):
         found = method(type(synthesizer), name)
         assert found is not None
-        made.__dict__[name] = _feeding(getattr(made, name), name.startswith("a"), site, made)
+        made.__dict__[name] = _feeding(getattr(made, name), is_async(name), site, made)
     return made
 
 

@@ -12,6 +12,7 @@ from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.devices import engine_on
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
@@ -142,7 +143,7 @@ def shadow_embedding(model: Any, site: Site) -> Any:
         if found is None or name in vars(model):
             continue
         function = found.function
-        claiming = _claiming_async if name.startswith("_a") else _claiming_sync
+        claiming = _claiming_async if is_async(name) else _claiming_sync
         held[name] = found.around(made, claiming(model, name, function, at))
     for name in _AGGREGATING:
         found = method(type(model), name)

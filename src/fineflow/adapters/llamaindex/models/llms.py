@@ -15,6 +15,7 @@ from llama_index.core.llms.llm import LLM
 from fineflow.adapters.core.builder import TEXT, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.installers import foreign, module_of
+from fineflow.adapters.core.invocation import is_async, sync_name
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed, put_on
@@ -71,7 +72,7 @@ def asked(kind: type, name: str) -> str | None:
     """
     if issubclass(kind, CustomLLM):
         if name in ("achat", "acomplete") and same(kind, CustomLLM, name):
-            name = name[1:]
+            name = sync_name(name)
         if name == "chat" and same(kind, CustomLLM, name):
             name = "complete"
     return name if kind is EngineLLM or quiet(kind, name) else None
@@ -149,7 +150,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
         return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
     called = name if name != "predict" else "chat" if llm.metadata.is_chat_model else "complete"
     found = {asked(kind, prefix + called) for prefix in ("", "a")}
-    if None in found or len({each.removeprefix("a") for each in found if each}) != 1:
+    if None in found or len({sync_name(each) for each in found if each}) != 1:
         raise NotLowered(f"it is not known that {kind.__name__}.{called} does no more than answer")
     return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
 
@@ -185,7 +186,7 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     if found is None:  # a mock has been put on the class since
         raise LeftToStock(f"{type(llm).__name__}.{name} is no longer a function")
     function = found.function
-    if not name.startswith("a"):
+    if not is_async(name):
         return await in_thread(lambda: function(llm, *args, **kwargs))
     if blocks(type(llm), name):
         return await unblocked(function, llm, *args, **kwargs)
@@ -214,7 +215,7 @@ def shadow_llm(llm: Any, site: Site) -> Any:
             continue
         if asked(kind, name) == name:
             own: Any = partial(unblocked, found.function) if leaves and blocks(kind, name) else found.function
-            claiming = _aclaiming if name.startswith("a") else _claiming
+            claiming = _aclaiming if is_async(name) else _claiming
             held[name] = found.around(made, claiming(llm, name, own, site))
         elif leaves and blocks(kind, name):
             held[name] = found.around(made, _in_thread(made, found.function))
@@ -222,13 +223,13 @@ def shadow_llm(llm: Any, site: Site) -> Any:
         if leaves and issubclass(kind, CustomLLM) and same(kind, CustomLLM, name):
             found = method(kind, name)
             assert found is not None
-            held[name] = found.around(made, _streaming(made, name.removeprefix("a")))
+            held[name] = found.around(made, _streaming(made, sync_name(name)))
     made.__dict__.update(held)
     return made
 
 
 def _key(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    family = name.removeprefix("a")
+    family = sync_name(name)
     rest = dict(kwargs)
     names = ("messages",) if family == "chat" else ("prompt", "formatted")
     given = dict(zip(names, args, strict=False))

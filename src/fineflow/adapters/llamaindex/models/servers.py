@@ -21,6 +21,7 @@ from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core import server_requests
 from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import put_on
 from fineflow.adapters.llamaindex.methods import same
@@ -155,9 +156,9 @@ def shadow(llm: Any, site: Site) -> Any:
     """Returns a copy whose inner methods claim, or are the model's own, so that requests use the model's clients."""
     copy, held = llm.model_copy(), dict[str, Any]()
     for name in INNER:
-        held[name] = (_aclaiming if name.startswith("_a") else _claiming)(llm, name, site)
+        held[name] = (_aclaiming if is_async(name) else _claiming)(llm, name, site)
     for name in _STREAMS:
-        held[name] = (_astreaming if name.startswith("_a") else _streaming)(llm, site.leaf, name)
+        held[name] = (_astreaming if is_async(name) else _streaming)(llm, site.leaf, name)
     copy.__dict__.update(held)
     return copy
 
