@@ -116,7 +116,7 @@ def current() -> RecordedCall | None:
 
 def begin(obj: Any, entry: str, *, optimized: bool, name: str = "") -> RecordedCall:
     """Begins a call. Its context has to be marked with its number (``events.mark_call``)."""
-    made = RecordedCall(next(_numbers), name or name_of(obj), entry, optimized, _weak(obj), began=events.now())
+    made = RecordedCall(next(_numbers), name or name_of(obj), entry, optimized, weakly(obj), began=events.now())
     _under_way[made.number] = made
     for recorder in tuple(recorders):
         recorder(made)
@@ -138,7 +138,8 @@ def ended(obj: Any, written: Graph, summary: Summary) -> None:
         call.graphs.append(Ended(name_of(obj), written, summary))
 
 
-def _weak(obj: Any) -> Callable[[], Any]:
+def weakly(obj: Any) -> Callable[[], Any]:
+    """Returns a weak reference; for None, and an object that has none, a function that returns None."""
     try:
         return weakref.ref(obj)
     except TypeError:

@@ -53,6 +53,7 @@ from fineflow.declare import active
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.runtime.call.visits import Visit, Visits
 from fineflow.runtime.loop.scopes import setting
+from fineflow.runtime.recording import weakly
 
 _CALLED: tuple[tuple[type, str], ...] = (
     *((kind, name) for kind in (RunnableCallable, RunnableLambda) for name in ("invoke", "ainvoke")),
@@ -314,7 +315,7 @@ def _known_of(step: Any) -> _Known:
     if kept is None or not kept.holds(step):
         if len(_known) >= _MOST:
             _known.clear()
-        number, own = id(step), {name: _reference(step.__dict__.get(name)) for name in _HOLDING}
+        number, own = id(step), {name: weakly(step.__dict__.get(name)) for name in _HOLDING}
         forget = weakref.ref(step, lambda _: _known.pop(number, None))
         found = _Known(forget, own, _gaining(step, calls_of), [], Visits())
         with _adding:  # threads that run one step at the same time share its figures
@@ -322,17 +323,6 @@ def _known_of(step: Any) -> _Known:
             if kept is None or not kept.holds(step):
                 kept = _known[number] = found
     return kept
-
-
-def _reference(func: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(func)
-    except TypeError:  # None, or an object without weak references, which is looked at in every visit
-        return _nothing
-
-
-def _nothing() -> None:
-    return None
 
 
 def _gaining(step: Any, look: Callable[[Sequence[Any]], Found | None]) -> tuple[str, ...]:
