@@ -75,7 +75,10 @@ def of_application(module: str) -> bool:
 
 
 def foreign(kind: type) -> bool:
-    """Returns True if a class, without its bases, is a package's or Python's, and not the user's application's."""
+    """Returns True if a class, without its bases, is a package's or Python's, and not the user's application's.
+
+    It goes by the module in which the class says that it was defined, not by the functions that are in it now.
+    """
     return not of_application(kind.__module__)
 
 

@@ -110,7 +110,10 @@ def owner(kind: type, name: str) -> type:
 
 
 def of_packages_class(kind: type, name: str) -> bool:
-    """Returns True if the class that defines an attribute of a class is an installed package's, by ``owner``."""
+    """Returns True if the class that defines an attribute of a class is an installed package's.
+
+    It does not say that the attribute is still what that class's code made of it (``believed``, ``keeps_promise``).
+    """
     return of_package(owner(kind, name).__module__)
 
 
