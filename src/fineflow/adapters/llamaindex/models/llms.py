@@ -16,7 +16,7 @@ from fineflow.adapters.core.builder import TEXT, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
 from fineflow.adapters.core.installers import foreign, module_of
 from fineflow.adapters.core.invocation import is_async, sync_name
-from fineflow.adapters.core.own_state import keeps_state
+from fineflow.adapters.core.own_state import keeps_state, known_class
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
@@ -30,7 +30,7 @@ from fineflow.adapters.llamaindex.methods import (
 )
 from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
-from fineflow.adapters.llamaindex.thread_affinity import known_class, may_leave
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.query import LeftToStock
