@@ -23,7 +23,7 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.utilities.sql_wrapper import SQLDatabase
 from llama_index.core.vector_stores.simple import SimpleVectorStoreData
 
-from fineflow.adapters.core.installers import module_of, of_application
+from fineflow.adapters.core.installers import foreign, module_of, of_application
 from fineflow.adapters.core.own_state import known_class, known_itself
 from fineflow.adapters.core.snapshot import MOST
 from fineflow.adapters.core.trust import NotLowered
@@ -61,6 +61,11 @@ def known_arguments(given: Iterable[Any]) -> bool:
     parts = [part for each in given for part in (each if type(each) in (list, tuple) else (each,))]
     nodes = [part.node for part in parts if type(part) is NodeWithScore]
     return all(map(known_class, {*map(type, parts), *map(type, nodes)}))
+
+
+def known_nodes(nodes: Iterable[Any]) -> bool:
+    """Returns True if all nodes (``NodeWithScore``) are of packages' classes. Reading others may run user code."""
+    return all(foreign(type(each)) and foreign(type(each.node)) for each in nodes)
 
 
 def undeclared_code(obj: Any) -> Iterator[type | FunctionType]:

@@ -18,8 +18,8 @@ from llama_index.core.postprocessor import SentenceTransformerRerank
 from llama_index.core.schema import MetadataMode
 
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
 from fineflow.adapters.llamaindex.methods import as_written, method
+from fineflow.adapters.llamaindex.thread_affinity import known_nodes
 from fineflow.backends.loaded import ItemFailed, PerObject, refusal
 from fineflow.backends.loaded_rerank import LoadedReranker, Pairs
 from fineflow.ir import Op
