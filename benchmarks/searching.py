@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import fineflow
 from benchmarks.report import arguments, finish, hardware, positive, table
 from fineflow.adapters.langchain.resources import engine_of
-from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.stores.batched_search import RetrieverSearch
 from fineflow.adapters.langchain.stores.facts import with_vector
 from fineflow.ir import Op
 from fineflow.runtime import events
@@ -141,7 +141,7 @@ def through_queue(retriever: Any, vectors: dict[str, list[float]]) -> Find:
 
     def find(query: str) -> Any:
         ready = with_vector(retriever, query, retriever.vectorstore.embeddings, vectors[query])
-        return queue.submit_sync(Op.SEARCH, [Search(ready, query, None)])[0].result()
+        return queue.submit_sync(Op.SEARCH, [RetrieverSearch(ready, query, None)])[0].result()
 
     return find
 

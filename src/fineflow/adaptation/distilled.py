@@ -12,7 +12,6 @@ import warnings
 import zipfile
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from inspect import iscoroutinefunction
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from fineflow.adaptation.profile import LONGEST, MOST_PIECES, SHORTEST, Profile
-from fineflow.adaptation.profiler import Estimate, Profiler
+from fineflow.adaptation.profiler import Estimate, Profiler, awaitable
 from fineflow.adaptation.ridge import Matrix, fitted
 from fineflow.errors import FineflowWarning
 from fineflow.runtime.events import now
@@ -233,10 +232,7 @@ def _embedding(embedding: Any) -> Callable[[str], Awaitable[Sequence[float]]]:
             f"embedding is {type(embedding).__name__}; expected Embeddings of LangChain, a BaseEmbedding of LlamaIndex "
             "or a function of a text"
         )
-    function: Callable[[str], Any] = embedding
-    if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
-        return function
-    return lambda text: in_thread(lambda: function(text))  # it may block
+    return awaitable(embedding)
 
 
 def _sure(found: Estimate, confidence: float = 0.9) -> bool:

@@ -155,10 +155,14 @@ def _asking(model: Any) -> Callable[[str], Any]:
     if hasattr(model, "acomplete"):
         complete: Callable[..., Any] = model.acomplete
         return partial(complete, logprobs=0) if getattr(model, "engine", None) is not None else complete
-    function: Callable[[str], Any] = model
+    return awaitable(model)
+
+
+def awaitable(function: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Returns a function whose result is awaited: itself if it is async, else one that calls it in a thread."""
     if iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__):
         return function
-    return lambda prompt: in_thread(lambda: function(prompt))  # it may block
+    return lambda text: in_thread(lambda: function(text))
 
 
 def _read(said: Any) -> tuple[str, float | None]:

@@ -49,7 +49,7 @@ class Texts:
     settings: tuple[tuple[str, Any], ...] = ()
 
 
-class Failed:
+class ItemFailed:
     """Result of an item on which the model raised: the caller can call the component instead."""
 
     def __init__(self, error: Exception) -> None:
@@ -104,7 +104,7 @@ class LoadedEngine:
 
     op: ClassVar[Op]
 
-    def __init__(self, model: Any, name: str, max_batch: int) -> None:
+    def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH) -> None:
         self.name = name
         self.max_batch = max_batch
         self.ops = frozenset({self.op})
@@ -167,11 +167,11 @@ class LoadedEngine:
         raise NotImplementedError
 
 
-def _attempt(work: Callable[[], T]) -> T | Failed:
+def _attempt(work: Callable[[], T]) -> T | ItemFailed:
     try:
         return work()
     except Exception as error:
-        return Failed(error)
+        return ItemFailed(error)
 
 
 class LoadedEmbedding(LoadedEngine):
@@ -184,7 +184,7 @@ class LoadedEmbedding(LoadedEngine):
     op = Op.EMBED
 
     def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH, exact: bool = True) -> None:
-        super().__init__(model, name, max_batch)
+        super().__init__(model, name=name, max_batch=max_batch)
         self.exact = exact
         self._alike: set[tuple[int, int]] = set()  # (tokens, texts) of passes that equal single passes
         self._apart: set[int] = set()  # tokens of texts whose shared passes differ from single ones
@@ -252,8 +252,8 @@ def _later(pool: EngineThreads | None, work: Callable[[], Any]) -> Any:
     return work() if pool is None else pool.submit(work).result
 
 
-def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list[Any] | Failed:
-    found: list[Any] | Failed = _attempt(
+def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list[Any] | ItemFailed:
+    found: list[Any] | ItemFailed = _attempt(
         lambda: model.encode(list(texts), show_progress_bar=False, **settings).tolist()  # as the components do
     )
     return found
@@ -262,7 +262,7 @@ def _encoded(model: Any, texts: Sequence[str], settings: dict[str, Any]) -> list
 def _one_each(model: Any, texts: list[str], settings: dict[str, Any], size: int) -> list[Any]:
     """Returns the results of single texts, from shared passes of ``size``."""
     found = _encoded(model, texts, {**settings, "batch_size": size})
-    if isinstance(found, Failed):  # one of the texts may be the cause
+    if isinstance(found, ItemFailed):  # one of the texts may be the cause
         return [_encoded(model, [text], settings) for text in texts]
     return [[vector] for vector in found]
 
@@ -311,14 +311,11 @@ class LoadedCrossEncoder(LoadedEngine):
 
     op = Op.RERANK
 
-    def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH) -> None:
-        super().__init__(model, name, max_batch)
-
     def _work(self, model: Any, items: list[Any]) -> list[Any]:
         if not items:
             return []
         scores = _attempt(lambda: _scored(model, items))
-        if isinstance(scores, Failed):  # one of the pairs may be the cause
+        if isinstance(scores, ItemFailed):  # one of the pairs may be the cause
             return [_first(_attempt(lambda pair=pair: _scored(model, [pair]))) for pair in items]  # type: ignore[misc]
         return scores
 
@@ -330,8 +327,8 @@ def _scored(model: Any, pairs: list[tuple[str, str]]) -> list[float]:
     return scores
 
 
-def _first(found: list[float] | Failed) -> float | Failed:
-    return found if isinstance(found, Failed) else found[0]
+def _first(found: list[float] | ItemFailed) -> float | ItemFailed:
+    return found if isinstance(found, ItemFailed) else found[0]
 
 
 def apart(scores: Sequence[float], best: int, *, sigmoid: bool = False) -> bool:

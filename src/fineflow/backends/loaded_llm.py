@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fineflow.backends.loaded import Failed, LoadedEngine
+from fineflow.backends.loaded import ItemFailed, LoadedEngine
 from fineflow.ir import Op
 
 MAX_BATCH = 256
@@ -19,7 +19,7 @@ MAX_BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptItem:
     """Item to decode: a prompt and its ``SamplingParams``."""
 
     prompt: str
@@ -32,7 +32,7 @@ class LoadedLLM(LoadedEngine):
     op = Op.DECODE
 
     def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH) -> None:
-        super().__init__(model, name, max_batch)
+        super().__init__(model, name=name, max_batch=max_batch)
 
     def _work(self, model: Any, items: list[Any]) -> list[Any]:
         if not items:
@@ -40,10 +40,10 @@ class LoadedLLM(LoadedEngine):
         try:
             return _generated(model, items)
         except Exception as error:  # one of them may be the cause: each caller calls the LLM again, alone
-            return [Failed(error) for _ in items]
+            return [ItemFailed(error) for _ in items]
 
 
-def _generated(model: Any, items: Sequence[Asked]) -> list[Any]:
+def _generated(model: Any, items: Sequence[PromptItem]) -> list[Any]:
     found = model.generate([item.prompt for item in items], [item.sampling for item in items])
     if len(found) != len(items):  # another thread is calling it at the same time
         raise RuntimeError(f"the LLM gave {len(found)} answers to {len(items)} prompts")

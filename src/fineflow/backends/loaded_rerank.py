@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fineflow.backends.loaded import MAX_BATCH, Failed, LoadedEngine
+from fineflow.backends.loaded import MAX_BATCH, ItemFailed, LoadedEngine
 from fineflow.ir import Op
 
 _CPU_PASS = 8  # pairs of a padded pass on a CPU, sorted by length: see sentence_transformers.py
@@ -37,7 +37,7 @@ class LoadedReranker(LoadedEngine):
 
     def __init__(self, model: Any, *, name: str, max_batch: int = MAX_BATCH, exact: bool = True) -> None:
         self.exact = exact
-        super().__init__(model, name, max_batch)
+        super().__init__(model, name=name, max_batch=max_batch)
 
     @property
     def max_batch(self) -> int:
@@ -61,7 +61,7 @@ def _alone(model: Any, item: Pairs) -> Any:
     try:
         return model.predict(list(item.pairs))  # as the component does
     except Exception as error:
-        return Failed(error)
+        return ItemFailed(error)
 
 
 def _together(model: Any, items: Sequence[Pairs]) -> list[Any]:

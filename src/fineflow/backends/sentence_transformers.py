@@ -49,15 +49,15 @@ class _ModelEngine:
         self,
         model: str | Path,
         *,
-        device: str | None,
-        max_batch: int | Literal["auto"],
-        name: str,
-        on_progress: Callable[[str], None] | None,
+        device: str | None = None,
+        max_batch: int | Literal["auto"] = MAX_BATCH,
+        name: str | None = None,
+        on_progress: Callable[[str], None] | None = None,
     ) -> None:
         given: Any = max_batch
         if given != "auto" and not (type(given) is int and given >= 1):
             raise ValueError(f"max_batch is {max_batch!r}; it must be a number of at least 1, or 'auto'")
-        self.name = name
+        self.name = name or self.kind
         self.max_batch = MAX_BATCH if max_batch == "auto" else max_batch
         self._measures = max_batch == "auto"
         self._source = model
@@ -268,19 +268,6 @@ class CrossEncoderEngine(_ModelEngine):
     expected = "a folder with a cross-encoder (a transformers model with a head for one score, and its tokenizer)"
     ops = frozenset({Op.RERANK})
     repeats = True
-
-    def __init__(
-        self,
-        model: str | Path,
-        *,
-        device: str | None = None,
-        max_batch: int | Literal["auto"] = MAX_BATCH,
-        name: str | None = None,
-        on_progress: Callable[[str], None] | None = None,
-    ) -> None:
-        super().__init__(
-            model, device=device, max_batch=max_batch, name=name or "cross-encoder", on_progress=on_progress
-        )
 
     def _sample(self, number: int) -> Any:
         return f"{_WORDS}?", f"{_WORDS} {number} {_WORDS} {_WORDS}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 from pathlib import Path
 
 from fineflow.cli.common import quieten
@@ -35,21 +36,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from fineflow.demo.inputs import Settings, check
 
-    settings = Settings(
-        docs=args.docs,
-        questions=tuple(args.question),
-        engine=args.engine,
-        llm=args.llm,
-        embedding=args.embedding,
-        reranker=args.reranker,
-        top_n=args.top_n,
-        max_tokens=args.max_tokens,
-        repeat=args.repeat,
-        timeline=args.timeline,
-        plan=args.plan,
-        json=args.json,
-        framework=args.framework,
-    )
+    given = {each.name: getattr(args, each.name) for each in fields(Settings) if each.name != "questions"}
+    settings = Settings(questions=tuple(args.question), **given)
     check(settings)
     quieten()
     from fineflow.demo.run import run

@@ -18,7 +18,7 @@ CHARACTERS = 4  # per token, about
 VALUE = 32  # estimated tokens of a value that is not known yet
 
 
-class Ready:
+class Readiness:
     """Predicted readiness of the values of a graph: the slow primitives before each, and the seconds between them."""
 
     def __init__(self, graph: Graph) -> None:
@@ -80,7 +80,7 @@ def seconds(p: Primitive) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class RenderedPrompt:
     """A prompt that is rendered and prefilled, seen from the graph in which its beginning could be prefilled.
 
     sources: origin of its variables (by argument of ``rendered``) in that graph; other variables are known only where
@@ -118,7 +118,7 @@ class Prompt:
         return next(places, len(self.segments))
 
 
-def names(prompt: Prompt, args: Iterable[str]) -> frozenset[str]:
+def names(prompt: RenderedPrompt, args: Iterable[str]) -> frozenset[str]:
     """Returns the variables of a prompt that these arguments provide."""
     return frozenset(text for kind, text in prompt.segments if kind != "text" and prompt.argument(text) in args)
 
@@ -146,16 +146,16 @@ class Beginning:
         return self.characters / CHARACTERS + VALUE * len(self.known)
 
 
-def prompts_of(graph: Graph) -> Iterable[Prompt]:
+def prompts_of(graph: Graph) -> Iterable[RenderedPrompt]:
     """Yields the prompts of a graph that are rendered in one primitive and prefilled in the next."""
     for p in graph:
         rendered = graph.by_name.get(p.args["prompt"].name) if p.op is Op.PREFILL else None
         if rendered is not None and rendered.op is Op.RENDER:
             after = tuple(name for name in dict.fromkeys((*rendered.after, *p.after)) if name != rendered.name)
-            yield Prompt(p, rendered, rendered.args, after, rendered.name, p.name.removesuffix(".prefill"))
+            yield RenderedPrompt(p, rendered, rendered.args, after, rendered.name, p.name.removesuffix(".prefill"))
 
 
-def beginnings(prompt: Prompt, ready: Ready, decoded: Set[str] = frozenset()) -> list[Beginning]:
+def beginnings(prompt: RenderedPrompt, ready: Readiness, decoded: Set[str] = frozenset()) -> list[Beginning]:
     """Returns the beginnings that are known before more of the prompt is, shortest first.
 
     decoded: further slow primitives that must end before the prompt is decoded. A value that depends on no more slow
@@ -186,7 +186,7 @@ def beginnings(prompt: Prompt, ready: Ready, decoded: Set[str] = frozenset()) ->
     return found
 
 
-def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primitive:
+def partial(each: Beginning, prompt: RenderedPrompt, ready: Readiness, name: str) -> Primitive:
     """Returns the primitive that prefills a beginning."""
     rest = prompt.rendered.args.keys() - each.known
     sources, p = prompt.sources, prompt.prefill
@@ -209,7 +209,7 @@ def partial(each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primiti
     )
 
 
-def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
+def pays(beginning: Beginning, prompt: RenderedPrompt, ready: Readiness) -> bool:
     """Returns True if the rest is expected so much later than a beginning that two prefills are worth it.
 
     The price is the cost of splitting a prefill: measured, or initially the 3-12 % of Ayo, Table 3.
@@ -218,7 +218,7 @@ def pays(beginning: Beginning, prompt: Prompt, ready: Ready) -> bool:
     return wait > costs.split_penalty(prompt.prefill.engine, beginning.tokens)
 
 
-def competes(beginning: Beginning, prompt: Prompt, ready: Ready) -> str:
+def competes(beginning: Beginning, prompt: RenderedPrompt, ready: Readiness) -> str:
     """Returns why a beginning would only take time from what its prompt waits for; "" if it would not.
 
     If the same cores do all of that, they spend as much time on the beginning as they save later, and the split comes
@@ -233,7 +233,7 @@ def competes(beginning: Beginning, prompt: Prompt, ready: Ready) -> str:
     return ""
 
 
-def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
+def inside(p: Primitive, graph: Graph) -> Iterator[RenderedPrompt]:
     """Yields the prompts in the bodies of a primitive, as seen from the graph around it."""
     for label, body in bodies(p):
         outer = {name: ref for name, ref in p.args.items() if p.op is not Op.MAP or name != "items"}
@@ -243,7 +243,7 @@ def inside(p: Primitive, graph: Graph) -> Iterator[Prompt]:
             after = p.after if remote else _order(p, graph, {ref.name for ref in sources.values()})
             place = f"{p.name}/{label}" if isinstance(p.body, dict) else p.name
             arm = label if p.op is Op.CONDITION and label != "if 1" else ""
-            yield Prompt(prompt.prefill, prompt.rendered, sources, after, p.name, f"{place}/{prompt.name}", arm)
+            yield RenderedPrompt(prompt.prefill, prompt.rendered, sources, after, p.name, f"{place}/{prompt.name}", arm)
 
 
 def _outside(ref: Ref, body: Graph, outer: Mapping[str, Ref]) -> Ref | None:

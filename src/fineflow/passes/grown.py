@@ -9,7 +9,7 @@ from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.meta import CORES
 from fineflow.ir.spec import everything
 from fineflow.ir.weights import elsewhere
-from fineflow.passes.beginnings import Beginning, Prompt, Ready, partial
+from fineflow.passes.beginnings import Beginning, Readiness, RenderedPrompt, partial
 
 MEMBERS = "members"
 """The argument of a PARTIAL_PREFILL that has what the map has made so far."""
@@ -37,7 +37,7 @@ class Grown:
     steps: tuple[Step, ...] = ()
 
 
-def grown_value(prompt: Prompt, variable: str, graph: Graph) -> Grown | None:
+def grown_value(prompt: RenderedPrompt, variable: str, graph: Graph) -> Grown | None:
     """Returns how functions make the value of a prompt's variable of a map's members; None if they do not."""
     argument = prompt.argument(variable)
     value = prompt.sources.get(argument)
@@ -73,7 +73,7 @@ def grown(ref: Ref, graph: Graph) -> Grown | None:
     return replace(found, steps=(*found.steps, Step(p, key, others)))
 
 
-def refusal(found: Grown, prompt: Prompt) -> str:
+def refusal(found: Grown, prompt: RenderedPrompt) -> str:
     """Returns why the members are not prefilled one after the other; "" if they are."""
     p, engine = found.source, prompt.prefill.engine
     if prompt.prefill.meta.get("remote"):
@@ -85,7 +85,7 @@ def refusal(found: Grown, prompt: Prompt) -> str:
     return "" if elsewhere(p) else f"the members of {p.name} are there at once"
 
 
-def growing_prefill(found: Grown, each: Beginning, prompt: Prompt, ready: Ready, name: str) -> Primitive:
+def growing_prefill(found: Grown, each: Beginning, prompt: RenderedPrompt, ready: Readiness, name: str) -> Primitive:
     """Returns the primitive that prefills a prompt up to the last member that is there, again and again."""
     made = partial(each, prompt, ready, name)
     args = {f"{i} {key}": ref for i, step in enumerate(found.steps) for key, ref in step.given.items()}

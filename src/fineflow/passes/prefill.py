@@ -11,8 +11,8 @@ from fineflow.ir.traverse import in_bodies
 from fineflow.ir.weights import takes_time
 from fineflow.passes.beginnings import (
     Beginning,
-    Prompt,
-    Ready,
+    Readiness,
+    RenderedPrompt,
     beginnings,
     competes,
     inside,
@@ -36,7 +36,7 @@ def prefill(graph: Graph) -> Graph:
     graph = in_bodies(prefill, graph)
     if not any(p.op is Op.PREFILL or p.body is not None for p in graph):
         return graph
-    ready, splits = Ready(graph), _Splits(graph)
+    ready, splits = Readiness(graph), _Splits(graph)
     for prompt in prompts_of(graph):
         found = beginnings(prompt, ready)
         if refusal := _refusal(prompt, found, ready):
@@ -66,7 +66,7 @@ class _Splits:
     def __init__(self, graph: Graph) -> None:
         self.edit = GraphEditor(graph, "prefill")
 
-    def add(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, *, before: str) -> str:
+    def add(self, prompt: RenderedPrompt, found: Iterable[Beginning], ready: Readiness, *, before: str) -> str:
         """Adds a primitive for each beginning that is worth one; notes a refusal if none is. Returns the last one."""
         last, refusals = "", []
         for each in found:
@@ -81,7 +81,7 @@ class _Splits:
             self.refuse(prompt, refusals[0])
         return last
 
-    def grow(self, prompt: Prompt, found: Iterable[Beginning], ready: Ready, last: str) -> None:
+    def grow(self, prompt: RenderedPrompt, found: Iterable[Beginning], ready: Readiness, last: str) -> None:
         """Adds a primitive for the first late value if it grows with the members of a map. last: to come after."""
         each = next((each for each in found if each.end), None)
         made = None if each is None or each.formatted else grown_value(prompt, each.end, self.edit.original)
@@ -95,7 +95,7 @@ class _Splits:
         text = f"the first members of {{{each.end}}} are prefilled while {made.source.name} makes the others"
         self.edit.done(f"{prompt.name}.prefill", text)
 
-    def once(self, p: Primitive, prompt: Prompt) -> None:
+    def once(self, p: Primitive, prompt: RenderedPrompt) -> None:
         """Removes from the bodies of ``p`` the beginnings that are now prefilled before it."""
         ahead = [q for q in self.edit if q.name.startswith(f"{prompt.name}.partial_prefill")]
         if not ahead:
@@ -117,11 +117,11 @@ class _Splits:
         cuts = cut(body) if isinstance(body, Graph) else {label: cut(arm) for label, arm in body.items()}
         self.edit.change(p.name, body=cuts)
 
-    def refuse(self, prompt: Prompt, why: str) -> None:
+    def refuse(self, prompt: RenderedPrompt, why: str) -> None:
         self.edit.refused(f"{prompt.name}.prefill", why)
 
 
-def _decides(prompt: Prompt, each: Beginning, p: Primitive, graph: Graph) -> bool:
+def _decides(prompt: RenderedPrompt, each: Beginning, p: Primitive, graph: Graph) -> bool:
     """Returns True if the engine itself works on the choice of an arm, once a beginning in that arm is known.
 
     A prefill during a decode of the same engine slows the decode by as much as it saves later; for an arm that is not
@@ -154,7 +154,7 @@ def _before(end: str) -> str:
     return f"what comes before {{{end}}}" if end else "its prompt"
 
 
-def _what(each: Beginning, prompt: Prompt) -> str:
+def _what(each: Beginning, prompt: RenderedPrompt) -> str:
     text = _before(each.end)
     when = f"once {{{each.newest}}} is known" if each.newest else "at once"
     if prompt.arm:
@@ -165,7 +165,7 @@ def _what(each: Beginning, prompt: Prompt) -> str:
     return f"{text} is prefilled {when}" + (f", in front of {prompt.until}" * (prompt.until != prompt.rendered.name))
 
 
-def _refusal(prompt: Prompt, found: list[Beginning], ready: Ready) -> str:
+def _refusal(prompt: RenderedPrompt, found: list[Beginning], ready: Readiness) -> str:
     """Returns why nothing of a prompt can be prefilled ahead; "" if it can, or if the prompt waits for nothing."""
     late = {arg: ready.waits(ref.name) for arg, ref in prompt.sources.items() if ready.waits(ref.name)}
     if not late:
@@ -180,7 +180,7 @@ def _refusal(prompt: Prompt, found: list[Beginning], ready: Ready) -> str:
     return "" if found else f"{min(late).removeprefix('key:')} is not where the template says"
 
 
-def _not_worth(each: Beginning, prompt: Prompt, ready: Ready) -> str:
+def _not_worth(each: Beginning, prompt: RenderedPrompt, ready: Readiness) -> str:
     """Returns why a beginning is not prefilled separately, or "". Judges fixed text; values are judged at run time."""
     if each.formatted:
         return f"{each.end} is formatted, so where it begins depends on its value"

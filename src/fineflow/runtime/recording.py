@@ -116,7 +116,7 @@ def current() -> RecordedCall | None:
 
 def begin(obj: Any, entry: str, *, optimized: bool, name: str = "") -> RecordedCall:
     """Begins a call. Its context has to be marked with its number (``events.mark_call``)."""
-    made = RecordedCall(next(_numbers), name or name_of(obj), entry, optimized, _weak(obj), began=events.now())
+    made = RecordedCall(next(_numbers), name or name_of(obj), entry, optimized, weakly(obj), began=events.now())
     _under_way[made.number] = made
     for recorder in tuple(recorders):
         recorder(made)
@@ -138,7 +138,8 @@ def ended(obj: Any, written: Graph, summary: Summary) -> None:
         call.graphs.append(Ended(name_of(obj), written, summary))
 
 
-def _weak(obj: Any) -> Callable[[], Any]:
+def weakly(obj: Any) -> Callable[[], Any]:
+    """Returns a weak reference; for None, and an object that has none, a function that returns None."""
     try:
         return weakref.ref(obj)
     except TypeError:
@@ -166,6 +167,16 @@ def call(obj: Any, entry: str) -> Iterator[None]:
     """Records the block as a call of an optimized object. Calls in it are part of it."""
     made = begin(obj, entry, optimized=True)
     token = events.mark_call(made.number)
+    with _ending(made):
+        try:
+            yield
+        finally:
+            events.unmark_call(token)
+
+
+@contextmanager
+def _ending(made: RecordedCall) -> Iterator[None]:
+    """Ends a recorded call with the block, by what that raises."""
     error: type[BaseException] | None = None
     try:
         yield
@@ -173,7 +184,6 @@ def call(obj: Any, entry: str) -> Iterator[None]:
         error = type(raised)
         raise
     finally:
-        events.unmark_call(token)
         end(made, error)
 
 
@@ -197,48 +207,36 @@ _END: Any = object()
 def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Yields what ``start()`` yields, recorded as a call from the first piece to the end."""
     recorded, pieces = _Stream(obj, entry), None
-    error: type[BaseException] | None = None
-    try:
-        with recorded:
-            pieces = start()
-        while True:
-            with recorded:
-                piece = next(pieces, _END)
-            if piece is _END:
-                break
-            yield piece
-    except BaseException as raised:
-        error = type(raised)
-        raise
-    finally:
+    with _ending(recorded.call):
         try:
+            with recorded:
+                pieces = start()
+            while True:
+                with recorded:
+                    piece = next(pieces, _END)
+                if piece is _END:
+                    break
+                yield piece
+        finally:
             if pieces is not None and hasattr(pieces, "close"):
                 with recorded:
                     pieces.close()
-        finally:
-            end(recorded.call, error)
 
 
 async def astream(obj: Any, entry: str, start: Callable[[], AsyncIterator[Any]]) -> AsyncIterator[Any]:
     """Does the same as ``stream``, for a coroutine."""
     recorded, pieces = _Stream(obj, entry), None
-    error: type[BaseException] | None = None
-    try:
-        with recorded:
-            pieces = start()
-        while True:
-            with recorded:
-                piece = await anext(pieces, _END)
-            if piece is _END:
-                break
-            yield piece
-    except BaseException as raised:
-        error = type(raised)
-        raise
-    finally:
+    with _ending(recorded.call):
         try:
+            with recorded:
+                pieces = start()
+            while True:
+                with recorded:
+                    piece = await anext(pieces, _END)
+                if piece is _END:
+                    break
+                yield piece
+        finally:
             if pieces is not None and hasattr(pieces, "aclose"):
                 with recorded:
                     await pieces.aclose()
-        finally:
-            end(recorded.call, error)

@@ -13,7 +13,7 @@ from fineflow.backends.emulated import overlap
 from fineflow.backends.emulated.chat import plain_chat
 from fineflow.ir import Op
 from fineflow.protocols import Delta, Message, Sampling, TokenLogprob
-from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.gates import Gate, Meter, await_
 from fineflow.testing.vectors import vector_of
 
 
@@ -65,8 +65,7 @@ class GatedLLM:
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0) -> None:
         with self.prefills.work():
-            if self.prefill_gate is not None:
-                await self.prefill_gate.wait()
+            await await_(self.prefill_gate)
 
     async def generate(
         self, tokens: Sequence[int], sampling: Sampling, *, priority: int = 0
@@ -74,13 +73,11 @@ class GatedLLM:
         self.samplings.append(sampling)
         prompt = "".join(map(chr, tokens))
         with self.meter.work(prompt):
-            if self.gate is not None:
-                await self.gate.wait()
+            await await_(self.gate)
             said = self.answer if isinstance(self.answer, str) else self.answer(prompt)
             words = re.findall(r"\S+\s*", said)[: sampling.max_tokens] or [""]
             for i, word in enumerate(words):
-                if self.token_gate is not None:
-                    await self.token_gate.wait()
+                await await_(self.token_gate)
                 end = "stop" if i + 1 == len(words) else None
                 certain = () if sampling.logprobs is None else (TokenLogprob(word, 0.0),)
                 yield Delta(word, (i,), end, len(tokens), logprobs=certain)
@@ -102,8 +99,7 @@ class GatedBatches:
 
     async def execute(self, op: Op, items: Sequence[Any]) -> list[Any]:
         with self.meter.work(op.value):
-            if self.gate is not None:
-                await self.gate.wait()
+            await await_(self.gate)
             if op is Op.EMBED:
                 return [vector_of(text, 32) for _, text in items]
             return [overlap(query, text) for query, text in items]

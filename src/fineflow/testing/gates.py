@@ -120,6 +120,22 @@ class Gate:
         return f"Gate({'open' if self._open else 'closed'}, arrivals={self.arrivals})"
 
 
+def wait(gate: Gate | None, seconds: float = 0.0) -> None:
+    """Waits at the gate, then for the latency."""
+    if gate is not None:
+        gate.wait_sync()
+    if seconds > 0:
+        time.sleep(seconds)
+
+
+async def await_(gate: Gate | None, seconds: float = 0.0) -> None:
+    """Async version of ``wait``."""
+    if gate is not None:
+        await gate.wait()
+    if seconds > 0:
+        await asyncio.sleep(seconds)
+
+
 def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
     """Polls until ``condition`` holds, on the runtime's loop, where its queues change. For all other threads.
 

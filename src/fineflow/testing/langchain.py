@@ -22,7 +22,7 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from pydantic import ConfigDict, Field
 
 from fineflow.runtime.events import now
-from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.gates import Gate, Meter, await_, wait
 from fineflow.testing.retrieval import FakeEmbeddings, FakeReranker, FakeRetriever, FakeVectorStore
 
 __all__ = ["FakeChat", "FakeEmbeddings", "FakeReranker", "FakeRetriever", "FakeVectorStore", "prompt_text", "tokens_of"]
@@ -99,13 +99,11 @@ class FakeChat(BaseChatModel):
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
         with self.meter.work(prompt_text(messages)):
-            if self.gate is not None:
-                self.gate.wait_sync()
+            wait(self.gate)
             start = now() + self.prefill
             _sleep_until(start)
             for i, chunk in enumerate(self._chunks(messages, stop)):
-                if self.token_gate is not None:
-                    self.token_gate.wait_sync()
+                wait(self.token_gate)
                 _sleep_until(start + (i + 1) * self.step)
                 yield chunk
 
@@ -117,13 +115,11 @@ class FakeChat(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         with self.meter.work(prompt_text(messages)):
-            if self.gate is not None:
-                await self.gate.wait()
+            await await_(self.gate)
             start = asyncio.get_running_loop().time() + self.prefill
             await _asleep_until(start)
             for i, chunk in enumerate(self._chunks(messages, stop)):
-                if self.token_gate is not None:
-                    await self.token_gate.wait()
+                await await_(self.token_gate)
                 await _asleep_until(start + (i + 1) * self.step)
                 yield chunk
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import math
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, Self
 
@@ -21,24 +19,8 @@ from langchain_core.vectorstores import VectorStore
 from pydantic import ConfigDict, Field
 
 from fineflow.backends.emulated import overlap
-from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.gates import Gate, Meter, await_, wait
 from fineflow.testing.vectors import vector_of
-
-
-def wait(gate: Gate | None, seconds: float) -> None:
-    """Waits at the gate, then for the latency."""
-    if gate is not None:
-        gate.wait_sync()
-    if seconds > 0:
-        time.sleep(seconds)
-
-
-async def await_(gate: Gate | None, seconds: float) -> None:
-    """Async version of ``wait``."""
-    if gate is not None:
-        await gate.wait()
-    if seconds > 0:
-        await asyncio.sleep(seconds)
 
 
 class FakeEmbeddings(Embeddings):

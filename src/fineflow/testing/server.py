@@ -18,7 +18,7 @@ from itertools import takewhile
 from typing import Any, Self
 
 from fineflow.testing import openai_form as form
-from fineflow.testing.gates import Gate
+from fineflow.testing.gates import Gate, await_
 from fineflow.testing.http import Refusal, Request, Response, ServedInThread, whole
 from fineflow.testing.openai_form import Received as Received
 
@@ -159,8 +159,7 @@ class OpenAIServer(ServedInThread):
             async with self._slots.held(seen.body.get("priority") or 0):
                 self._change(lambda: setattr(seen, "began", self._slots.begun))
                 gate = self.ahead_gate if seen.ahead else self.gate
-                if gate is not None:
-                    await gate.wait()
+                await await_(gate)
                 seen.cached, blocks = self._found(seen.prompt)
                 if self.prefill:
                     await asyncio.sleep(self.prefill * (len(seen.prompt) - seen.cached))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from types import CodeType, FrameType
 from typing import Any
@@ -117,38 +118,25 @@ class FineflowCallbackHandler(_Watcher, BaseCallbackHandler):
     on_chain_error = on_llm_error = on_retriever_error = on_tool_error = _failed  # type: ignore[assignment]
 
 
+def _awaited(event: Callable[..., None]) -> Any:
+    async def told(handler: Any, *args: Any, **named: Any) -> None:
+        event(handler, *args, **named)
+
+    return told
+
+
 class AsyncFineflowCallbackHandler(_Watcher, AsyncCallbackHandler):
     """``FineflowCallbackHandler`` for places that take async handlers only."""
 
     run_inline = True
 
-    async def on_chain_start(self, serialized: Any, inputs: Any, *, run_id: UUID, **told: Any) -> None:
-        self._start("chain", inputs, run_id, **told)
-
-    async def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **told: Any) -> None:
-        self._start("llm", None, run_id, **told)
-
-    async def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **told: Any) -> None:
-        self._start("llm", None, run_id, **told)
-
-    async def on_retriever_start(self, serialized: Any, query: str, *, run_id: UUID, **told: Any) -> None:
-        self._start("retriever", query, run_id, **told)
-
-    async def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **told: Any) -> None:
-        self._start("tool", told.pop("inputs", None), run_id, **told)
-
-    async def _over(self, _: Any, *, run_id: UUID, **told: Any) -> None:
-        self._end(run_id)
-
-    async def on_llm_end(self, response: Any, *, run_id: UUID, **told: Any) -> None:
-        self._end(run_id)
-        self._bill(response)
-
-    async def _failed(self, _: BaseException, *, run_id: UUID, **told: Any) -> None:
-        self._end(run_id, failed=True)
-
-    on_chain_end = on_retriever_end = on_tool_end = _over  # type: ignore[assignment]
-    on_chain_error = on_llm_error = on_retriever_error = on_tool_error = _failed  # type: ignore[assignment]
+    on_chain_start = _awaited(FineflowCallbackHandler.on_chain_start)
+    on_llm_start = on_chat_model_start = _awaited(FineflowCallbackHandler.on_llm_start)
+    on_retriever_start = _awaited(FineflowCallbackHandler.on_retriever_start)
+    on_tool_start = _awaited(FineflowCallbackHandler.on_tool_start)
+    on_llm_end = _awaited(FineflowCallbackHandler.on_llm_end)
+    on_chain_end = on_retriever_end = on_tool_end = _awaited(FineflowCallbackHandler._over)
+    on_chain_error = on_llm_error = on_retriever_error = on_tool_error = _awaited(FineflowCallbackHandler._failed)
 
 
 def _caller(*, outermost: bool) -> tuple[Any, CodeType | None, str]:

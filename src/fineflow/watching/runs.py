@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from fineflow.runtime.recording import weakly
 
 KEPT = 32  # latest calls of an app that are looked at
 _RUNS = 2000  # of one call
@@ -52,12 +53,12 @@ class Run:
         self.where, self.streamed, self.taken, self.looked = "", False, False, False
         self.root: Run = self
         self.parent: Run | None = None
-        self.ref = _weak(obj)
+        self.ref = weakly(obj)
 
     @property
     def obj(self) -> Any:
         """The object that ran; None if it is gone, or was not found."""
-        return None if self.ref is None else self.ref()
+        return self.ref()
 
     @property
     def sync(self) -> bool:
@@ -99,19 +100,12 @@ class Run:
             yield from each.everything()
 
 
-def _weak(obj: Any) -> weakref.ref[Any] | None:
-    try:
-        return None if obj is None else weakref.ref(obj)
-    except TypeError:
-        return None
-
-
 @dataclass
 class App:
     """What was seen of the calls of one outermost object. calls: their number. calls_kept: the latest."""
 
     name: str
-    obj: weakref.ref[Any] | None
+    obj: Callable[[], Any]
     calls: int = 0
     failed: int = 0
     optimized: int = 0

@@ -182,7 +182,7 @@ class Watcher:
     def _ended(self, call: Run) -> None:
         key = _key(call.obj, call.name)
         app = self._apps.get(key)
-        if app is None or (app.obj is not None and app.obj() is not call.obj):
+        if app is None or app.obj() is not call.obj:
             if len(self._apps) >= _APPS:
                 self._forget(next(iter(self._apps)))
             if app is not None:  # an object that is gone had the same id

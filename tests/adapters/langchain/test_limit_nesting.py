@@ -26,7 +26,7 @@ from limited_components import (  # noqa: F401
 )
 
 import fineflow
-from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.stores.batched_search import RetrieverSearch
 from fineflow.engines import limit
 from fineflow.runtime.queues.permits import Permit
 from fineflow.testing import virtual_threads
@@ -160,13 +160,13 @@ def test_searches_that_are_made_together_hold_one_place(monkeypatch: pytest.Monk
     work = Work()
     found = InMemoryVectorStore(FakeEmbeddings())
     found.add_texts([f"text {i}" for i in range(80)])
-    made = Search.made
+    made = RetrieverSearch.made
 
-    def counted(self: Search, *args: Any) -> Any:
+    def counted(self: RetrieverSearch, *args: Any) -> Any:
         work(self.query)
         return made(self, *args)
 
-    monkeypatch.setattr(Search, "made", counted)
+    monkeypatch.setattr(RetrieverSearch, "made", counted)
     limit(found.as_retriever(), at_once=1)
     assert places_of(found).at_once == 1  # a retriever stands for its store
     docs = RunnablePick("q") | found.as_retriever()

@@ -26,7 +26,7 @@ import fineflow
 from fineflow.adapters.core.batched_search import Outcome, alone
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.resources import engine_of, standing
-from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.stores.batched_search import RetrieverSearch
 from fineflow.adapters.langchain.stores.facts import known, with_vector
 from fineflow.ir import Op
 from fineflow.runtime.queues.batch_queue import batch_queue_of
@@ -81,13 +81,13 @@ def even(doc: Document) -> bool:
     return doc.metadata["n"] % 2 == 0
 
 
-def search(retriever: VectorStoreRetriever, query: str) -> Search:
+def search(retriever: VectorStoreRetriever, query: str) -> RetrieverSearch:
     """With the vector of the query ready."""
     embeddings = retriever.vectorstore.embeddings
-    return Search(with_vector(retriever, query, embeddings, FakeEmbeddings().vector(query)), query, None)
+    return RetrieverSearch(with_vector(retriever, query, embeddings, FakeEmbeddings().vector(query)), query, None)
 
 
-def run(searches: Sequence[Search]) -> list[Outcome]:
+def run(searches: Sequence[RetrieverSearch]) -> list[Outcome]:
     row = known(searches[0].retriever.vectorstore)
     assert row is not None and row.together is not None
     return row.together.run(searches)
@@ -235,7 +235,7 @@ class Held:
         engine._together = self
         self.together = together
 
-    def run(self, searches: Sequence[Search]) -> list[Outcome]:
+    def run(self, searches: Sequence[RetrieverSearch]) -> list[Outcome]:
         self.batches.append([each.query for each in searches])
         self.begun.release()
         assert self.gate.acquire(timeout=30)

@@ -11,7 +11,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGenerationChunk
 
 from fineflow.adapters.langgraph import messages
-from fineflow.adapters.langgraph.messages import Message
+from fineflow.adapters.langgraph.messages import MessageReader
 
 
 class Taking:
@@ -21,10 +21,10 @@ class Taking:
         self.calls: list[Any] = []
         self.faults: list[Exception] = []
 
-    def begin(self, message: Message, call: Any) -> None:
+    def begin(self, message: MessageReader, call: Any) -> None:
         self.calls.append(call)
 
-    def written(self, asked: Any, message: Message) -> None:
+    def written(self, asked: Any, message: MessageReader) -> None:
         pass
 
     def fault(self, error: Exception) -> None:
@@ -36,9 +36,9 @@ def piece(args: str, *, name: str | None = None, id: str | None = None, index: i
     return ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=[call]))
 
 
-def read(*pieces: Any) -> tuple[Taking, Message]:
+def read(*pieces: Any) -> tuple[Taking, MessageReader]:
     taking = Taking()
-    message = Message(taking)
+    message = MessageReader(taking)
     for each in pieces:
         message.see(each)
     assert not taking.faults

@@ -30,7 +30,7 @@ import fineflow
 from fineflow.adapters.core.batched_search import Outcome, alone
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.resources import StoreEngine
-from fineflow.adapters.llamaindex.stores.searches import Search, engine_of, resource_of
+from fineflow.adapters.llamaindex.stores.searches import StoreSearch, engine_of, resource_of
 from fineflow.backends.emulated import word_vector
 from fineflow.testing import virtual_threads
 from fineflow.testing.gates import wait_until
@@ -99,12 +99,12 @@ def index(store: Any, embedding: Any = None, manager: CallbackManager | None = N
     return VectorStoreIndex(nodes(ties=False), storage_context=context, embed_model=model, callback_manager=manager)
 
 
-def search(store: Any, text: str, **asked: Any) -> Search:
+def search(store: Any, text: str, **asked: Any) -> StoreSearch:
     query = VectorStoreQuery(query_embedding=word_vector(text, DIMENSIONS), query_str=text, **asked)
-    return Search(store, query, {})
+    return StoreSearch(store, query, {})
 
 
-def run(searches: Sequence[Search]) -> list[Outcome]:
+def run(searches: Sequence[StoreSearch]) -> list[Outcome]:
     engine = engine_of(searches[0].store)
     assert engine is not None
     return engine._together.run(searches)
@@ -172,7 +172,7 @@ def test_one_call_of_the_collection_for_all_of_equal_settings(monkeypatch: pytes
 def test_a_batch_that_fails_is_asked_again_one_by_one() -> None:
     store = shared(chroma)
     bad = MetadataFilters(filters=[MetadataFilter(key="n", value="a", operator=FilterOperator.GT)])
-    short = Search(store, VectorStoreQuery(query_embedding=[1.0, 2.0]), {})
+    short = StoreSearch(store, VectorStoreQuery(query_embedding=[1.0, 2.0]), {})
     searches = [search(store, "mill"), short, *(search(store, word, filters=bad) for word in ("town", "river"))]
     found = run(searches)
     assert found[0].error is None and all(each.error is not None for each in found[1:])
@@ -211,7 +211,7 @@ def test_langchain_and_llamaindex_over_one_collection_are_one_resource() -> None
     lang = pytest.importorskip("langchain_chroma")
     from fineflow.adapters.langchain.resources import engine_of as engine_of_langchain
     from fineflow.adapters.langchain.resources import standing
-    from fineflow.adapters.langchain.stores.batched_search import Search as LangChainSearch
+    from fineflow.adapters.langchain.stores.batched_search import RetrieverSearch as LangChainSearch
     from fineflow.adapters.langchain.stores.facts import contents, with_vector
     from fineflow.engines import limit
     from fineflow.testing.langchain import FakeEmbeddings
@@ -264,7 +264,7 @@ class Held:
         self.together: Any = engine._together
         self.engine._together = self
 
-    def run(self, searches: Sequence[Search]) -> list[Outcome]:
+    def run(self, searches: Sequence[StoreSearch]) -> list[Outcome]:
         self.batches.append(sorted(str(each.query.query_str) for each in searches))
         self.begun.release()
         assert self.gate.acquire(timeout=30)

@@ -28,7 +28,7 @@ from pydantic import PrivateAttr
 
 import fineflow
 from fineflow.adapters.llamaindex.models.cross_encoders import LocalReranker, scorer_of
-from fineflow.backends.loaded import Failed
+from fineflow.backends.loaded import ItemFailed
 from fineflow.backends.loaded_rerank import LoadedReranker, Pairs
 from fineflow.ir import Op
 from fineflow.llamaindex import local_engine
@@ -231,7 +231,7 @@ def test_a_bad_call_of_a_shared_pass_fails_alone(reranker: Any) -> None:
     good = Pairs((("where", "a harbour"), ("where", "a mill")))
     first, bad, last = asyncio.run(engine.execute(Op.RERANK, [good, Pairs((("where", "\ud800"),)), good]))
     assert first.tolist() == last.tolist() == reranker._model.predict(list(good.pairs)).tolist()
-    assert isinstance(bad, Failed)
+    assert isinstance(bad, ItemFailed)
 
 
 async def test_a_cancelled_query_leaves_the_queue(reranker: Any, passes: tuple[list[int], Gate]) -> None:

@@ -30,7 +30,7 @@ from fineflow.adapters.analysis.values import (
 Keywords = dict[str, Value]
 
 
-class Site(NamedTuple):
+class CallSite(NamedTuple):
     """Location of a call. place: key of the instruction; None for a call made by a trusted function."""
 
     analysis: Analysis
@@ -89,7 +89,7 @@ def subscript(analysis: Analysis, container: Value, key: Value, sliced: bool = F
 # --- calls ----------------------------------------------------------------------------------------------------------
 
 
-def call(site: Site, func: Value, args: list[Value], keywords: Keywords) -> Value:
+def call(site: CallSite, func: Value, args: list[Value], keywords: Keywords) -> Value:
     """Returns the value of a call. Raises Impure unless all of its possible effects are known."""
     if func.kind is Kind.BOUND:
         owner, name = func.data
@@ -124,7 +124,7 @@ def _of_library(owner: Any, name: str) -> libraries.Rule | None:
     return None if row is None else row.methods.get(name)
 
 
-def call_unpacked(site: Site, func: Value, named: bool) -> Value:
+def call_unpacked(site: CallSite, func: Value, named: bool) -> Value:
     """Calls ``func(*values)`` or ``func(**values)``: any number of unknown values."""
     analysis = site.analysis
     if func.kind is Kind.CONST:
@@ -152,7 +152,7 @@ def _describe(func: Value) -> str:
     return f".{func.data[1]}()" if func.kind is Kind.BOUND else "a value that it was given"
 
 
-def _known(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Value:
+def _known(site: CallSite, obj: Any, args: list[Value], keywords: Keywords) -> Value:
     analysis = site.analysis
     if id(obj) in tables.FUNCTIONS:
         return _trusted(site, name_of(obj), tables.FUNCTIONS[id(obj)][1], args, keywords)
@@ -177,7 +177,7 @@ def _known(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Value
     raise Impure(f"calls {name_of(obj)}")
 
 
-def _trusted(site: Site, name: str, signature: tables.Signature, args: list[Value], keywords: Keywords) -> Value:
+def _trusted(site: CallSite, name: str, signature: tables.Signature, args: list[Value], keywords: Keywords) -> Value:
     analysis = site.analysis
     if signature.keywords is not None and not keywords.keys() <= signature.keywords:
         raise Impure(f"calls {name} with an argument {min(keywords.keys() - signature.keywords)}")
@@ -201,16 +201,16 @@ def _data(keywords: Keywords) -> list[Value]:
     return [value for name, value in keywords.items() if name != "key"]
 
 
-def callback(site: Site, func: Value, arity: int) -> None:
+def callback(site: CallSite, func: Value, arity: int) -> None:
     """Calls a function that was passed to a trusted one, which calls it with elements."""
     if func.kind is Kind.CONST and func.data is None:
         return
     if func.kind not in (Kind.CONST, Kind.FUNC, Kind.BOUND):
         raise Impure("calls a value that it was given")
-    site.analysis.use(call(Site(site.analysis, None), func, [SHARED] * arity, {}))
+    site.analysis.use(call(CallSite(site.analysis, None), func, [SHARED] * arity, {}))
 
 
-def _local(site: Site, closure: Closure, args: list[Value], keywords: Keywords) -> Value:
+def _local(site: CallSite, closure: Closure, args: list[Value], keywords: Keywords) -> Value:
     """Calls a function that the analysed one defined. Its parameters may be anything but iterators or the argument."""
     from fineflow.adapters.analysis.frame import Frame
 
@@ -288,7 +288,7 @@ def _function(analysis: Analysis, func: FunctionType, given: Keywords | None = N
     return analysis.bodies[key]
 
 
-def _made(site: Site, cls: Any, args: list[Value], keywords: Keywords) -> Value:
+def _made(site: CallSite, cls: Any, args: list[Value], keywords: Keywords) -> Value:
     """Makes ``itemgetter("a")``, ``partial(f, 1)``: made from known objects, hence known itself."""
     first = 1 if cls is functools.partial else 0
     values = [*args, *keywords.values()]
@@ -303,7 +303,7 @@ def _made(site: Site, cls: Any, args: list[Value], keywords: Keywords) -> Value:
     return site.analysis.fold((*site.place, names), values, make)
 
 
-def _getter(site: Site, obj: Any, args: list[Value], keywords: Keywords) -> Value:
+def _getter(site: CallSite, obj: Any, args: list[Value], keywords: Keywords) -> Value:
     """Calls ``itemgetter``, ``attrgetter``, ``methodcaller`` and ``partial`` objects."""
     analysis = site.analysis
     if type(obj) is functools.partial:
@@ -340,7 +340,7 @@ def _constant(value: Any) -> Value:
 # --- builtins with special rules ------------------------------------------------------------------------------------
 
 
-def _isinstance(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _isinstance(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     if len(args) == 2 and not keywords and args[1].kind is Kind.CONST:
         classes = args[1].data if type(args[1].data) is tuple else (args[1].data,)
         if all(type(cls) is type or tables.is_model(cls) or libraries.plain_check(cls) for cls in classes):
@@ -349,7 +349,7 @@ def _isinstance(site: Site, args: list[Value], keywords: Keywords) -> Value:
     raise Impure("calls isinstance with a class that may run code")
 
 
-def _getattr(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _getattr(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     if len(args) < 2 or args[1].kind is not Kind.CONST or type(args[1].data) is not str:
         raise Impure("reads an attribute whose name is not constant")
     if args[1].data not in tables.ATTRIBUTES and (args[0].kind is Kind.CONST or args[1].data.startswith("_")):
@@ -359,7 +359,7 @@ def _getattr(site: Site, args: list[Value], keywords: Keywords) -> Value:
     return SHARED
 
 
-def _iter(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _iter(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     if len(args) != 1 or keywords:
         raise Impure("calls iter with a function")
     if args[0].kind is not Kind.LAZY:
@@ -367,7 +367,7 @@ def _iter(site: Site, args: list[Value], keywords: Keywords) -> Value:
     return LAZY
 
 
-def _next(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _next(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     if not args or args[0].kind is not Kind.LAZY:
         raise Impure("advances an iterator that it did not create")
     for value in (*args[1:], *keywords.values()):
@@ -375,7 +375,7 @@ def _next(site: Site, args: list[Value], keywords: Keywords) -> Value:
     return SHARED
 
 
-def _defaultdict(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _defaultdict(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     if len(args) != 1 or keywords or args[0].kind is not Kind.CONST or args[0].data not in tables.FACTORIES:
         raise Impure("calls defaultdict with other than a builtin type")
     return FRESH_DICT

@@ -5,11 +5,12 @@ A validator runs when an instance is made, so it makes no difference. A property
 
 from __future__ import annotations
 
-import sys
 from enum import EnumMeta
 from functools import lru_cache
 from types import FunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType
 from typing import Any
+
+from fineflow.adapters.core.installers import if_imported
 
 _MADE = frozenset({"__init__", "__new__", "__init_subclass__", "__pydantic_init_subclass__"})
 """Special methods that run only when a class or an instance is made."""
@@ -19,7 +20,7 @@ _IN_C = (GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType)
 
 def is_data_model(kind: Any) -> bool:
     """Returns True for a class of pydantic models."""
-    return type(kind) is getattr(sys.modules.get("pydantic._internal._model_construction"), "ModelMetaclass", ())
+    return type(kind) is if_imported("pydantic._internal._model_construction", "ModelMetaclass")
 
 
 def plain_model(kind: Any) -> bool:
@@ -43,7 +44,7 @@ def reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
 def _reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
     if not is_data_model(kind):
         return False
-    base: Any = getattr(sys.modules.get("pydantic.main"), "BaseModel", None)
+    base: Any = if_imported("pydantic.main", "BaseModel")
     if base not in kind.__mro__:
         return False
     decorators = kind.__pydantic_decorators__

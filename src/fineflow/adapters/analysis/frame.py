@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import CodeType, FunctionType
 
 from fineflow.adapters.analysis import flow, operations  # noqa: F401  (they register their rules)
-from fineflow.adapters.analysis.calls import Site
+from fineflow.adapters.analysis.calls import CallSite
 from fineflow.adapters.analysis.outside import Key
 from fineflow.adapters.analysis.rules import RULES, Rule
 from fineflow.adapters.analysis.state import Analysis, Reached
@@ -161,8 +161,8 @@ class Frame:
     def push(self, value: Value) -> None:
         self.stack.append(value)
 
-    def site(self) -> Site:
-        return Site(self.analysis, (*self.path, self.instruction.offset))
+    def site(self) -> CallSite:
+        return CallSite(self.analysis, (*self.path, self.instruction.offset))
 
     def jump(self, ins: Instruction) -> None:
         self._merge(ins.value, tuple(self.stack), tuple(self.slots))

@@ -11,7 +11,6 @@ import builtins
 import datetime
 import logging
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -19,14 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fineflow.adapters.analysis.tables import is_plain
 from fineflow.adapters.analysis.values import NONE, SCALAR, SHARED, Impure, Kind, Value
+from fineflow.adapters.core.installers import if_imported
 
 if TYPE_CHECKING:
-    from fineflow.adapters.analysis.calls import Keywords, Site
+    from fineflow.adapters.analysis.calls import CallSite, Keywords
 
-Rule = Callable[["Site", list[Value], "Keywords"], Value]
+Rule = Callable[["CallSite", list[Value], "Keywords"], Value]
 
 
-def _uses(site: Site, args: list[Value], keywords: Keywords) -> None:
+def _uses(site: CallSite, args: list[Value], keywords: Keywords) -> None:
     for value in (*args, *keywords.values()):
         site.analysis.use(value)
 
@@ -38,7 +38,7 @@ def _pure(result: Value, allowed: str | None = "", count: int | None = None) -> 
     """
     names = None if allowed is None else frozenset(allowed.split())
 
-    def rule(site: Site, args: list[Value], keywords: Keywords) -> Value:
+    def rule(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
         if (names is not None and not keywords.keys() <= names) or (count is not None and len(args) != count):
             raise Impure("calls a library function with arguments that are not known to be harmless")
         _uses(site, args, keywords)
@@ -48,7 +48,7 @@ def _pure(result: Value, allowed: str | None = "", count: int | None = None) -> 
 
 
 def _unordered(reason: str, result: Value, *refused: str) -> Rule:
-    def rule(site: Site, args: list[Value], keywords: Keywords) -> Value:
+    def rule(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
         if found := keywords.keys() & set(refused):
             raise Impure(f"{reason} with an argument {min(found)}")
         _uses(site, args, keywords)
@@ -63,7 +63,7 @@ def _unordered(reason: str, result: Value, *refused: str) -> Rule:
 _SELECTIONS = ("core", "messages")  # values of ``allowed_objects`` by which ``loads`` makes data and prompts alone
 
 
-def _loads(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _loads(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     """Makes objects of classes of langchain-core. It warns once per process that it is in beta: that is stock's."""
     allowed = keywords.get("allowed_objects")
     known = allowed is None or (allowed.kind is Kind.CONST and allowed.data in _SELECTIONS)
@@ -76,14 +76,14 @@ def _loads(site: Site, args: list[Value], keywords: Keywords) -> Value:
 
 
 def _warned() -> bool:
-    func = _named("langchain_core.load.load", "loads")
+    func = if_imported("langchain_core.load.load", "loads")
     names = getattr(getattr(func, "__code__", None), "co_freevars", ())
     if "warned" not in names:
         return True  # another version, without the warning
     return bool(func.__closure__[names.index("warned")].cell_contents)
 
 
-def _format_document(site: Site, args: list[Value], keywords: Keywords) -> Value:
+def _format_document(site: CallSite, args: list[Value], keywords: Keywords) -> Value:
     prompt = args[1] if len(args) == 2 and not keywords else None
     found = instance(prompt.data) if prompt is not None and prompt.kind is Kind.CONST else None
     if found is None or "format" not in found.methods:
@@ -159,7 +159,7 @@ def library_function(obj: Any) -> Rule | None:
         return _BY_ID[id(obj)][1]
     name = getattr(obj, "__name__", None)
     known = _FUNCTIONS.get(name, ()) if type(name) is str else ()
-    return next((rule for module, rule in known if _named(module, str(name)) is obj), None)
+    return next((rule for module, rule in known if if_imported(module, str(name)) is obj), None)
 
 
 def class_method(cls: type, name: str) -> Rule | None:
@@ -170,17 +170,13 @@ def class_method(cls: type, name: str) -> Rule | None:
 def instance(obj: Any) -> Instance | None:
     """Returns the row of an object of a known class, such as a logger; None for any other object."""
     kind = type(obj)
-    rows = (row for row in _INSTANCES if row.name == kind.__name__ and _named(row.module, row.name) is kind)
+    rows = (row for row in _INSTANCES if row.name == kind.__name__ and if_imported(row.module, row.name) is kind)
     return next(rows, None)
 
 
 def plain_check(cls: Any) -> bool:
     """Returns True if ``isinstance(data, cls)`` runs no user code: cls is abstract, or a pydantic model."""
-    if type(cls) is not abc.ABCMeta and type(cls) is not _named(_MODELS, "ModelMetaclass"):
+    if type(cls) is not abc.ABCMeta and type(cls) is not if_imported(_MODELS, "ModelMetaclass"):
         return False
     defined = next(base for base in cls.__mro__ if "__subclasshook__" in vars(base))
     return defined.__module__ in ("builtins", "collections.abc", "typing")
-
-
-def _named(module: str, name: str) -> Any:
-    return getattr(sys.modules.get(module), name, None)

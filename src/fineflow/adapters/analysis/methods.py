@@ -23,12 +23,12 @@ from fineflow.adapters.analysis.values import (
 )
 
 if TYPE_CHECKING:
-    from fineflow.adapters.analysis.calls import Keywords, Site
+    from fineflow.adapters.analysis.calls import CallSite, Keywords
 
 _TAKES_ITERATOR = frozenset({"extend", "update", "difference_update", "intersection_update"})
 
 
-def method(site: Site, owner: Value, name: str, args: list[Value], keywords: Keywords) -> Value:
+def method(site: CallSite, owner: Value, name: str, args: list[Value], keywords: Keywords) -> Value:
     """Calls ``owner.name(...)``."""
     analysis = site.analysis
     if owner.kind is Kind.CONST and type(owner.data) is re.Pattern:
@@ -54,7 +54,7 @@ def method(site: Site, owner: Value, name: str, args: list[Value], keywords: Key
     return _read(site, owner, name, args, keywords)
 
 
-def _mutate(site: Site, name: str, args: list[Value], keywords: Keywords) -> Value:
+def _mutate(site: CallSite, name: str, args: list[Value], keywords: Keywords) -> Value:
     """Changes a container that the call created."""
     for value in args:
         if not (name in _TAKES_ITERATOR and value.kind is Kind.LAZY):
@@ -69,7 +69,7 @@ def _mutate(site: Site, name: str, args: list[Value], keywords: Keywords) -> Val
     return SHARED if tables.MUTATORS[name] else NONE
 
 
-def _read(site: Site, owner: Value, name: str, args: list[Value], keywords: Keywords) -> Value:
+def _read(site: CallSite, owner: Value, name: str, args: list[Value], keywords: Keywords) -> Value:
     analysis, text = site.analysis, is_scalar(owner)
     if name in tables.TEXT_ONLY and not text:
         raise Impure(f"calls .{name}() on a value that may not be text")
@@ -115,7 +115,7 @@ def _reads_attribute(template: str) -> bool:
     return False
 
 
-def regex(site: Site, name: str, args: list[Value], keywords: Keywords, bound: bool = False) -> Value:
+def regex(site: CallSite, name: str, args: list[Value], keywords: Keywords, bound: bool = False) -> Value:
     """Calls a function of ``re`` with a constant pattern, or (``bound``) a method of a compiled one."""
     from fineflow.adapters.analysis.calls import callback
 

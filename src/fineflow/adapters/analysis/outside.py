@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 from fineflow.adapters.analysis import libraries
 from fineflow.adapters.analysis.tables import GETTERS, is_plain
 from fineflow.adapters.analysis.values import SHARED, Impure, Kind, Returned, Table, Value, immutable
-from fineflow.adapters.core.installers import module_of, of_application, of_package
-from fineflow.adapters.python.inherited import inherited
+from fineflow.adapters.core.installers import foreign, module_of, of_package
+from fineflow.adapters.python.parts import inherited
 from fineflow.declare import declared
 from fineflow.ir import Effect
 
@@ -24,7 +24,7 @@ Key = tuple[Any, ...]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Reading(NamedTuple):
+class OutsideRead(NamedTuple):
     """Something that was read: by what, of what, and what it gave, or the ``Impure`` that it raised."""
 
     read: Callable[..., Any]
@@ -50,7 +50,7 @@ def reading(read: F) -> F:
             raise
         finally:
             self.readings = readings
-            readings.setdefault((read, *map(id, given), *named.items()), Reading(read, given, named, found))
+            readings.setdefault((read, *map(id, given), *named.items()), OutsideRead(read, given, named, found))
 
     return cast(F, noted)
 
@@ -69,7 +69,7 @@ class Outside:
     def __init__(
         self,
         returned: Iterable[Any] = (),
-        readings: dict[Key, Reading] | None = None,
+        readings: dict[Key, OutsideRead] | None = None,
         reads: Callable[[Any, str], bool] | None = None,
     ) -> None:
         self.returned = {id(obj) for obj in returned}
@@ -128,7 +128,7 @@ class Outside:
             self._pin_content(obj, lambda held: held)
             self.held.append(obj)
             return SHARED
-        if _foreign(type(obj)) or not is_weak(obj):
+        if foreign(type(obj)) or not is_weak(obj):
             raise Impure(f"reads {what}, which can change")
         self.names[id(obj)] = what
         return Value(Kind.OBJECT, obj)
@@ -316,11 +316,6 @@ def defaults(func: FunctionType) -> Iterator[tuple[str, Any]]:
     positional, values = func.__code__.co_varnames[: func.__code__.co_argcount], func.__defaults__ or ()
     yield from zip(positional[len(positional) - len(values) :], values, strict=True)
     yield from (func.__kwdefaults__ or {}).items()
-
-
-def _foreign(kind: type) -> bool:
-    """Returns True for classes of Python and of packages: their objects are known by name, or left alone."""
-    return not of_application(kind.__module__)
 
 
 def is_weak(obj: Any) -> bool:

@@ -20,7 +20,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from fineflow.adapters.analysis import libraries, tables
-from fineflow.adapters.analysis.outside import Outside, Reading, content, is_weak
+from fineflow.adapters.analysis.outside import Outside, OutsideRead, content, is_weak
 from fineflow.adapters.analysis.values import Impure, Kind, Value, immutable
 from fineflow.adapters.core.installers import module_of, of_package
 
@@ -64,7 +64,7 @@ class Replays(Generic[T]):
             outside.clear()
         return None
 
-    def keep(self, func: Any, kind: Any, value: T, readings: Iterable[Reading]) -> None:
+    def keep(self, func: Any, kind: Any, value: T, readings: Iterable[OutsideRead]) -> None:
         """Keeps what was found about a function, unless it read something that cannot be kept."""
         entry = entry_of(func)
         if entry is None:
@@ -100,7 +100,7 @@ class _Step(NamedTuple):
 class Replay:
     """The readings of one analysis. It refers to no function, class or object of the user's except weakly."""
 
-    def __init__(self, entry: Entry, readings: Iterable[Reading]) -> None:
+    def __init__(self, entry: FunctionParts, readings: Iterable[OutsideRead]) -> None:
         """entry: of the analysed function. Raises Differs if a reading cannot be kept."""
         self._met: dict[int, int] = {}
         self._entry = [self._like(part) for part in entry.like] + [self._match(part) for part in entry.same]
@@ -110,7 +110,7 @@ class Replay:
         ]
         del self._met
 
-    def on(self, entry: Entry, outside: Outside) -> bool:
+    def on(self, entry: FunctionParts, outside: Outside) -> bool:
         """Reads the same of the surroundings of another function, into ``outside``. Returns True if nothing differs."""
         met: list[Any] = []
         parts = (*entry.like, *entry.same)
@@ -172,7 +172,7 @@ class Replay:
         return _new
 
 
-class Entry(NamedTuple):
+class FunctionParts(NamedTuple):
     """The parts of an analysed function: its code, objects of which another may take the place, and others."""
 
     code: CodeType
@@ -180,17 +180,17 @@ class Entry(NamedTuple):
     same: tuple[Any, ...] = ()
 
 
-def entry_of(func: Any) -> Entry | None:
+def entry_of(func: Any) -> FunctionParts | None:
     """Returns the parts of a function, method or partial; None for what has no code of its own."""
     core = func.__func__ if type(func) is MethodType else func.func if type(func) is functools.partial else func
     if not _followed(core):
         return None
     if type(func) is functools.partial:
         names = (len(func.args), *func.keywords)
-        return Entry(core.__code__, (core, func), (names, *func.args, *func.keywords.values()))
+        return FunctionParts(core.__code__, (core, func), (names, *func.args, *func.keywords.values()))
     if type(func) is MethodType:
-        return None if of_package(module_of(core)) else Entry(core.__code__, (core, func.__self__))
-    return Entry(core.__code__, (core,))
+        return None if of_package(module_of(core)) else FunctionParts(core.__code__, (core, func.__self__))
+    return FunctionParts(core.__code__, (core,))
 
 
 def _followed(obj: Any) -> bool:

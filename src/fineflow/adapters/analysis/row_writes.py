@@ -13,7 +13,6 @@ import builtins
 import inspect
 import json
 import struct
-import sys
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from typing import Any
 
 from fineflow.adapters.analysis.sources import definition
 from fineflow.adapters.analysis.transactions import undone
+from fineflow.adapters.core.installers import if_imported
 
 EMBEDS = "embed_documents"
 
@@ -95,7 +95,7 @@ def _resolved(frame: FrameType, name: str) -> Any:
 
 def _is_pure(name: str, value: Any) -> bool:
     if name == "text":
-        return value is getattr(sys.modules.get("sqlalchemy"), "text", None)
+        return value is if_imported("sqlalchemy", "text")
     if inspect.ismodule(value):
         return value in _PURE_MODULES or value.__name__ == "numpy"
     allowed = (*_PURE, *(getattr(module, each) for module, names in _PURE_MODULES.items() for each in names))

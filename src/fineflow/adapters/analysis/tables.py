@@ -17,7 +17,6 @@ import json
 import math
 import operator
 import re
-import sys
 from dataclasses import dataclass
 from enum import EnumMeta
 from types import BuiltinFunctionType, FunctionType
@@ -35,7 +34,7 @@ from fineflow.adapters.analysis.values import (
     Value,
     immutable,
 )
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import if_imported, of_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,7 @@ def is_error(cls: Any) -> bool:
 
 def is_model(cls: Any) -> bool:
     """Returns True for LangChain's value classes, whose constructors only validate."""
-    return any(getattr(sys.modules.get(module), name, None) is cls for module, name in _MODELS)
+    return any(if_imported(module, name) is cls for module, name in _MODELS)
 
 
 _SCALARS = frozenset({str, int, float, bool, bytes, type(None)})
@@ -250,7 +249,7 @@ def parts_of(part: Any) -> list[Any] | tuple[()] | None:
     if kind is dict:
         return [*part, *part.values()]
     if kind.__module__.startswith(_DATA):
-        if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is not kind:
+        if if_imported(kind.__module__, kind.__name__) is not kind:
             return None  # a class that only claims to be from there
         if isinstance(kind, EnumMeta):
             return ()

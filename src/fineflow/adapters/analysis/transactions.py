@@ -5,9 +5,10 @@ Read: sqlite3 of Python 3.11 to 3.13, psycopg 3.3, psycopg2 2.9, SQLAlchemy 2.0.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
+
+from fineflow.adapters.core.installers import if_imported
 
 _LEGACY = -1  # sqlite3.LEGACY_TRANSACTION_CONTROL, which Python 3.11 does not have
 _IDLE = 0  # of libpq: the connection is in no transaction
@@ -50,7 +51,7 @@ def undone(connection: Any, method: str) -> bool:
     statement, or that are in a transaction already.
     """
     for module, name, begins, holds in _KNOWN:
-        base: Any = getattr(sys.modules.get(module), name, None)
+        base: Any = if_imported(module, name)
         if begins != method or base is None or not isinstance(connection, base):
             continue
         own = vars(connection) if hasattr(connection, "__dict__") else {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any
 
-from fineflow.adapters.analysis.calls import Site, call
+from fineflow.adapters.analysis.calls import CallSite, call
 from fineflow.adapters.analysis.frame import Frame
 from fineflow.adapters.analysis.outside import Outside, defaults
 from fineflow.adapters.analysis.replay import Replays
@@ -189,7 +189,7 @@ def _enter(analysis: Analysis, func: Any, given: Value) -> None:
         raise Impure(f"is {_kind(func)}, which may do anything")
     args = [Value(Kind.CONST, value) for value in bound]
     keywords = {name: Value(Kind.CONST, value) for name, value in named.items()}
-    analysis.use(call(Site(analysis, None), known, [*args, ARG], keywords))
+    analysis.use(call(CallSite(analysis, None), known, [*args, ARG], keywords))
 
 
 def _kind(func: Any) -> str:

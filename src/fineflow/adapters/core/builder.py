@@ -90,6 +90,12 @@ class Builder:
     met: Met = field(default_factory=Met)
     _taken: set[str] = field(default_factory=set)
 
+    def search(self, retriever: Any, args: Mapping[str, Any], store: Any, **facts: Any) -> Leaf:
+        """Appends the search of a store. Other keywords are facts, as for ``add``."""
+        name = type(store).__name__
+        effects = Effects(Effect.READ, self.resource(store), f"searches {name}")
+        return self.add(Op.SEARCH, args, component=retriever, engine=name, effects=effects, kind=DOCUMENTS, **facts)
+
     def resource(self, store: Any) -> str:
         """Returns the name of a store, the same for all stores with its contents, and from run to run."""
         key = self.contents(store)

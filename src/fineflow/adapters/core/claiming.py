@@ -25,7 +25,7 @@ from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.component_calls import StreamedCall
 from fineflow.runtime.queues.held_back import HeldBack
-from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.in_vain import AheadRequest
 from fineflow.runtime.queues.own_requests import OwnCall, amade, made
 
 T = TypeVar("T")
@@ -371,7 +371,7 @@ class Claiming:
         call = self.call
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         for keys, work in works:
-            request = Request(self._component(leaf), call.account)
+            request = AheadRequest(self._component(leaf), call.account)
             if not request.begin():
                 continue
             entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]

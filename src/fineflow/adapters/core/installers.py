@@ -28,6 +28,11 @@ def of_installer(place: str) -> bool:
     return place.startswith(_package_folders()) or _recorded(place)
 
 
+def if_imported(module: str, name: str) -> Any:
+    """Returns what a module has under a name if something has imported it: nothing is imported for that. None else."""
+    return getattr(sys.modules.get(module), name, None)
+
+
 def module_of(func: Any) -> str:
     """Returns the module of a function: the user's, if the function or what it wraps by ``functools.wraps`` is."""
     named = getattr(func, "__module__", None)
@@ -67,6 +72,14 @@ def of_application(module: str) -> bool:
     file = getattr(sys.modules.get(package), "__file__", None)  # none: built into the interpreter
     standard = package in sys.stdlib_module_names and (file is None or of_python(file))
     return not standard and not of_package(module)
+
+
+def foreign(kind: type) -> bool:
+    """Returns True if a class, without its bases, is a package's or Python's, and not the user's application's.
+
+    It goes by the module in which the class says that it was defined, not by the functions that are in it now.
+    """
+    return not of_application(kind.__module__)
 
 
 class _Folder(NamedTuple):

@@ -9,6 +9,26 @@ from typing import Any
 
 from fineflow.runtime.call.identity import UNKNOWN, Identity
 
+_SYNC = frozenset({"apply", "apply_and_parse"})  # of chains
+
+
+def is_async(name: str) -> bool:
+    """Returns True for the name of an async method: the frameworks put an ``a`` before that of the sync one."""
+    bare = name.lstrip("_")
+    return bare.startswith("a") and bare not in _SYNC
+
+
+def async_name(name: str) -> str:
+    """Returns the name of the async method that does the same as a sync one."""
+    bare = name.lstrip("_")
+    return f"{name.removesuffix(bare)}a{bare}"
+
+
+def sync_name(name: str) -> str:
+    """Returns the name of the sync method that does the same as an async one; that of a sync one as it is."""
+    bare = name.lstrip("_")
+    return f"{name.removesuffix(bare)}{bare[1:]}" if is_async(name) else name
+
 
 class Unrepeatable(Exception):
     """A call cannot be made once more on stock. The text says why."""

@@ -1,14 +1,16 @@
-"""Tells whether code of the user's, which a package's methods call, keeps state in the object that it belongs to."""
+"""Finds code of the user's in classes, and whether it keeps state in the object that it belongs to."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Set
-from types import CellType, CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from fineflow.adapters.core.installers import of_application
 from fineflow.adapters.python.bytecode import assigned
+from fineflow.adapters.python.parts import closure, codes
+from fineflow.declare import declared_external
 
 _MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init", "__init_subclass__", "__set_name__"})
 
@@ -39,6 +41,27 @@ def overridden(kind: Any) -> Set[str]:
     return {name for each in own for name in vars(each).keys() & known if any(functions_in(vars(each)[name]))}
 
 
+def known_class(kind: type) -> bool:
+    """Returns True if all code of a class and of its bases is that of packages and of Python, or declared @external."""
+    return all(map(known_itself, kind.__mro__))
+
+
+def known_itself(kind: type) -> bool:
+    """Returns True for a class, without its bases, that is declared @external or has no code of the user's."""
+    return declared_external(kind) or not (of_application(kind.__module__) and _has_code(kind))
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_code(kind: type) -> bool:
+    """Returns True for a class with functions that the user has written, and not a decorator such as ``dataclass``."""
+    return any(_written(func, name) for name, each in vars(kind).items() for func in functions_in(each))
+
+
+def _written(func: FunctionType, name: str) -> bool:
+    own = of_application(str(func.__globals__.get("__name__")))
+    return own and (func.__code__.co_filename != "<string>" or not name.startswith("__"))
+
+
 def called_by(kind: Any, names: Set[str]) -> Set[str]:
     """Returns the attributes of a class of these names, and those that their code names."""
     seen, todo = set[str](), [*names]
@@ -61,16 +84,13 @@ def functions_in(found: Any) -> Iterator[FunctionType]:
         seen.add(id(each))
         todo.append(getattr(each, "__wrapped__", None))
         if isinstance(each, FunctionType):
-            todo += [cell.cell_contents for cell in each.__closure__ or () if cell != CellType()]
+            todo += closure(each).values()
             yield each
 
 
 def _assigns(func: FunctionType) -> bool:
     """Returns True for a function of the user's that assigns to attributes of its first argument."""
-    codes = [func.__code__] if of_application(str(func.__globals__.get("__name__"))) else []
+    if not of_application(str(func.__globals__.get("__name__"))):
+        return False
     own = (func.__code__.co_varnames or ("",))[0]
-    for code in codes:
-        if not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)):
-            return True
-        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
-    return False
+    return any(not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)) for code in codes(func.__code__))

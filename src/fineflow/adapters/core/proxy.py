@@ -14,7 +14,7 @@ from fineflow.adapters.core import installers, unfinished
 from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.repeatable import Verdict, verdict
+from fineflow.adapters.core.repeatable import Repeatability, verdict
 from fineflow.adapters.core.session import Session
 from fineflow.adapters.core.verifying import Sampled, chosen
 from fineflow.adapters.core.with_plans import WithPlans
@@ -52,7 +52,7 @@ class Planned(WithPlans):
         self._self_verifies = options.verify is not None
         self._self_waste = None if options.waste in (None, 1) else in_vain.Bound(options.waste or 0.0)
         self._self_merges = changes_nothing(options)  # in functions of another optimized object, calls are that one's
-        self._self_verdicts: dict[int, tuple[Plan, Verdict]] = {}  # by the id of the plan
+        self._self_verdicts: dict[int, tuple[Plan, Repeatability]] = {}  # by the id of the plan
         installers.look()
 
     def _self_part(self, obj: Any) -> Any:
@@ -134,7 +134,7 @@ class Planned(WithPlans):
         """Returns the call if it is to be verified: one that follows a plan."""
         return chosen(self, plan, invocation) if self._self_verifies and plan is not None else None
 
-    def _self_verdict(self, plan: Plan, settings: Verify) -> Verdict:
+    def _self_verdict(self, plan: Plan, settings: Verify) -> Repeatability:
         """Returns what verification does with calls that follow a plan."""
         kept = self._self_verdicts.get(id(plan))
         if kept is None or kept[0] is not plan or not kept[1].still_holds():

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.own_state import keeps_state
-from fineflow.adapters.core.trust import same_method
+from fineflow.adapters.core.trust import put_on, same_method
 
 if TYPE_CHECKING:
     from fineflow.adapters.core.builder import Symbol
@@ -59,7 +59,7 @@ class Row:
     def matches(self, obj: Any) -> bool:
         """Returns True if an object is exactly of this construct."""
         kind = type(obj)
-        if not issubclass(kind, self.base) or not getattr(obj, "__dict__", {}).keys().isdisjoint(self.methods):
+        if not issubclass(kind, self.base) or put_on(obj, self.methods):
             return False
         if kind is self.base:
             return True
@@ -81,7 +81,7 @@ class NamedRow(Row):
     name: str = ""
 
     def matches(self, obj: Any) -> bool:
-        own = getattr(sys.modules.get(self.module), self.name, None)
+        own = if_imported(self.module, self.name)
         return own is not None and isinstance(obj, own) and Row(own, self.methods, self.lower).matches(obj)
 
 

@@ -19,7 +19,7 @@ PlanOf = Callable[[Any], Plan | None]
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Repeatability:
     """Says of a plan: why its calls may not be repeated, or ""; and how answers are compared.
 
     external: some requests leave the process. assumes: checks of what it relies on besides the plan's snapshot.
@@ -35,7 +35,7 @@ class Verdict:
         return all(check() for check in self.assumes)
 
 
-def verdict(framework: Framework, plan: Plan, settings: Verify, plan_of: PlanOf) -> Verdict:
+def verdict(framework: Framework, plan: Plan, settings: Verify, plan_of: PlanOf) -> Repeatability:
     """Returns what verification does with calls that follow a plan."""
     steps = _Steps(framework, plan_of)
     refusal = steps.refusal(plan)
@@ -44,7 +44,7 @@ def verdict(framework: Framework, plan: Plan, settings: Verify, plan_of: PlanOf)
         how = steps.comparison(plan)
     else:
         how = Comparison("" if settings.exact else "exact=False says so")
-    return Verdict(refusal, how, external, tuple(steps.assumes))
+    return Repeatability(refusal, how, external, tuple(steps.assumes))
 
 
 def described(framework: Framework, plan: Plan, settings: Verify, plan_of: PlanOf) -> str:

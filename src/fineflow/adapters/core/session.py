@@ -35,7 +35,7 @@ from fineflow.runtime.call.late_call import LateCall
 from fineflow.runtime.call.lifecycle import Admission
 from fineflow.runtime.loop import runtime_loop
 from fineflow.runtime.loop.runtime_loop import engine_loop
-from fineflow.runtime.loop.scopes import Scope, current, on_stop
+from fineflow.runtime.loop.scopes import Scope, current, on_stop, setting
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.queues.admission import log
 
@@ -287,11 +287,8 @@ class Session:
 
     def _built_in(self, claiming: Claiming) -> bool:
         """Builds shadows that serve one call only, and may claim during the build."""
-        outer = under_way.set(claiming)
-        try:
+        with setting((under_way, claiming)):
             return self._built(claiming.shadows) is not None
-        finally:
-            under_way.reset(outer)
 
     def _start(self, post: Callable[[Callable[[], None]], object]) -> None:
         # Nothing waits for the start: claims take the same way to the loop and cannot overtake it.

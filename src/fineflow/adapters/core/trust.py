@@ -41,9 +41,9 @@ def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
     ``trust="interfaces"``. Anything else is user
     code, which may count its calls, return varying answers, or have side effects.
     """
-    kind, own = type(component), getattr(component, "__dict__", {})
+    kind = type(component)
     for name in methods:
-        if name in own:
+        if put_on(component, (name,)):
             raise NotLowered(f"{name} was set on the {kind.__name__}")
         owner = _owner(kind, name)
         if owner is None or b.assume_pure or b.trusting or declared_external(owner):
@@ -62,10 +62,24 @@ def keeps_promise(component: Any, promise: str, methods: Iterable[str]) -> bool:
     """
     kind = type(component)
     promising = _owner(kind, promise)
-    if promising is None or not getattr(component, "__dict__", {}).keys().isdisjoint((promise, *methods)):
+    if promising is None or put_on(component, (promise, *methods)):
         return False
     owners = [(name, _owner(kind, name)) for name in methods]
     return all(owner is None or (issubclass(promising, owner) and _as_written(owner, name)) for name, owner in owners)
+
+
+def put_on(obj: Any, names: Iterable[str]) -> bool:
+    """Returns True if one of these names is set on the object itself, where it hides the method of its class."""
+    return not getattr(obj, "__dict__", {}).keys().isdisjoint(names)
+
+
+def unchanged(obj: Any, base: type, names: Iterable[str]) -> bool:
+    """Returns True for an object with these methods of a class: none overridden, and none set on the object itself.
+
+    Wrappers of instrumentation around them do not count (``plain``).
+    """
+    kind = type(obj)
+    return isinstance(obj, base) and not put_on(obj, names) and all(same_method(kind, base, name) for name in names)
 
 
 def same_method(kind: type, base: type, name: str) -> bool:
@@ -93,6 +107,14 @@ def has_as(obj: Any, name: str, method: Any) -> bool:
 def owner(kind: type, name: str) -> type:
     """Returns the class that defines an attribute of a class; ``object`` if none does."""
     return _owner(kind, name) or object
+
+
+def of_packages_class(kind: type, name: str) -> bool:
+    """Returns True if the class that defines an attribute of a class is an installed package's.
+
+    It does not say that the attribute is still what that class's code made of it (``believed``, ``keeps_promise``).
+    """
+    return of_package(owner(kind, name).__module__)
 
 
 def _owner(kind: type, name: str) -> type | None:

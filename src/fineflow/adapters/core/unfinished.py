@@ -27,6 +27,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.forks import in_child
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.submission import until
 
@@ -264,11 +265,8 @@ def under_way() -> list[Unfinished]:
     return list(_going)
 
 
+@in_child
 def _in_child() -> None:
     for write in under_way():
         write.left_behind()
     _going.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

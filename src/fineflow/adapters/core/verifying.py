@@ -19,7 +19,7 @@ from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.framework import Framework
 from fineflow.adapters.core.invocation import Invocation, Unrepeatable
 from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.repeatable import Verdict
+from fineflow.adapters.core.repeatable import Repeatability
 from fineflow.errors import FineflowError
 from fineflow.ir.text import name_of
 from fineflow.runtime.events import now
@@ -71,7 +71,9 @@ def _say_once(text: str) -> None:
 class Sampled:
     """A call that is verified: copies of its arguments, made before it begins, then its answer, then stock's."""
 
-    def __init__(self, planned: Planned, plan: Plan, invocation: Invocation, settings: Verify, found: Verdict) -> None:
+    def __init__(
+        self, planned: Planned, plan: Plan, invocation: Invocation, settings: Verify, found: Repeatability
+    ) -> None:
         self._obj = planned.__wrapped__
         self._framework = planned._self_framework
         self._snapshot, self._settings, self._found, self._how = plan.snapshot, settings, found, found.how

@@ -30,7 +30,7 @@ from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.held_back import HeldBack
-from fineflow.runtime.queues.in_vain import Request, account
+from fineflow.runtime.queues.in_vain import AheadRequest, account
 from fineflow.runtime.queues.own_requests import amade, made, told
 
 Finished = Callable[[Any], None]
@@ -114,11 +114,11 @@ class MethodAhead(CallAhead):
         self._of = getattr(method, "__self__", None)
         self._held = HeldBack(self._of)
         self._work: Submission[Any] | None = None
-        self._request: Request | None = None
+        self._request: AheadRequest | None = None
         self._started = self._asked = self._ended = 0.0
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
-        self._request = Request(self._of, context.run(account.get))
+        self._request = AheadRequest(self._of, context.run(account.get))
         if not self._request.begin():
             return False
         self._started = now()

@@ -15,6 +15,7 @@ from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.declare import active
 from fineflow.options import Options
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.scopes import setting
 
 _WALKS = 64  # of one run of a function; later results lead to none
 _SHORTEST = 4  # characters of a result that tell that it is part of an argument

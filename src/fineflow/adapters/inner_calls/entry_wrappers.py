@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial, wraps
 from itertools import count
@@ -28,6 +28,7 @@ from fineflow.adapters.core.trust import called
 from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.declare import active
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.scopes import setting
 
 if TYPE_CHECKING:
     from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -90,6 +91,30 @@ def wrap_method(
     None if calls of the method do not come to it.
     """
     return _wrap(kind, name, made, awaiting or made)
+
+
+def in_block(block: Callable[[Any, Any, str, Mapping[str, Any]], AbstractContextManager[Any]]) -> tuple[Any, Any]:
+    """Returns what makes wrappers of sync and async methods (``wrap_method``) that call in a block.
+
+    block: gets the method, bound to its object, the object, the name, and the arguments by name; yields what is called
+    in place of the method.
+    """
+
+    def sync(own: Any, name: str) -> Any:
+        def method(obj: Any, /, *args: Any, **named: Any) -> Any:
+            with block(own.__get__(obj, type(obj)), obj, name, named) as call:
+                return call(*args, **named)
+
+        return method
+
+    def awaiting(own: Any, name: str) -> Any:
+        async def method(obj: Any, /, *args: Any, **named: Any) -> Any:
+            with block(own.__get__(obj, type(obj)), obj, name, named) as call:
+                return await call(*args, **named)
+
+        return method
+
+    return sync, awaiting
 
 
 def _wrap(kind: type, name: str, sync: Any, awaiting: Any, *, anybodys: bool = False) -> int | None:
@@ -219,31 +244,18 @@ def _inside(own: Any, obj: Any) -> Begin | None:
 
 def looked_through(func: Any, begin: Begin) -> Any:
     """Returns a function that does what ``func`` does, while the component calls in it run ahead."""
-    if inspect.iscoroutinefunction(called(func)):
-
-        @wrapt.decorator
-        async def arun(own: Any, instance: Any, args: Any, named: Any) -> Any:
-            return await _arun(begin, own, args, named)
-
-        return arun(func)
-    if inspect.isgeneratorfunction(called(func)):
-
-        @wrapt.decorator
-        def iterate(own: Any, instance: Any, args: Any, named: Any) -> Any:
-            return _pieces(begin, own, args, named)
-
-        return iterate(func)
-    if inspect.isasyncgenfunction(called(func)):
-
-        @wrapt.decorator
-        def aiterate(own: Any, instance: Any, args: Any, named: Any) -> Any:
-            return _apieces(begin, own, args, named)
-
-        return aiterate(func)
+    kind: Any = called(func)
+    runs: Callable[..., Any] = _run
+    if inspect.iscoroutinefunction(kind):
+        runs = _arun
+    elif inspect.isgeneratorfunction(kind):
+        runs = _pieces
+    elif inspect.isasyncgenfunction(kind):
+        runs = _apieces
 
     @wrapt.decorator
     def run(own: Any, instance: Any, args: Any, named: Any) -> Any:
-        return _run(begin, own, args, named)
+        return runs(begin, own, args, named)
 
     return run(func)
 
@@ -253,12 +265,10 @@ def _run(begin: Begin | None, own: Any, args: Any, named: Any) -> Any:
     if calls is None:
         return own(*args, **named)
     calls.begin()
-    before, outer = active.set(calls), here.set(calls.vectors)
     try:
-        return own(*args, **named)
+        with _scope(calls):
+            return own(*args, **named)
     finally:
-        active.reset(before)
-        here.reset(outer)
         calls.close()
 
 
@@ -267,13 +277,10 @@ async def _arun(begin: Begin, own: Any, args: Any, named: Any) -> Any:
     if calls is None:
         return await own(*args, **named)
     calls.begin()
-    before, outer = active.set(calls), here.set(calls.vectors)
     try:
-        return await own(*args, **named)
+        with _scope(calls):
+            return await own(*args, **named)
     finally:
-        with suppress(ValueError):  # closed in another context
-            active.reset(before)
-            here.reset(outer)
         await calls.aclose()
 
 
@@ -342,13 +349,6 @@ async def _apieces(begin: Begin, own: Any, args: Any, named: Any) -> AsyncGenera
             await calls.aclose()
 
 
-@contextmanager
-def _scope(calls: Any) -> Iterator[None]:
+def _scope(calls: Any) -> AbstractContextManager[None]:
     """Marks what runs in the block as the function's."""
-    before, outer = active.set(calls), here.set(calls.vectors)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # closed in another context
-            active.reset(before)
-            here.reset(outer)
+    return setting((active, calls), (here, calls.vectors))

@@ -214,8 +214,13 @@ def visits_of(func: Any) -> Visits:
 
 def forecast_of(func: Any, components: Mapping[str, Any]) -> Visit:
     """Returns a forecast of the next run. components: by the name under which the function knows them."""
+    return forecast_with(visits_of(func), components)
+
+
+def forecast_with(visits: Visits, components: Mapping[str, Any]) -> Visit:
+    """Returns a forecast, by figures of runs. components: by the name under which the function knows them."""
     names = {id(part): type(part).__name__ if name == "self" else name for name, part in components.items()}
-    forecast = visits_of(func).forecast
+    forecast = visits.forecast
     calls = [
         each._replace(label=names.get(id(each.component and each.component()), each.label)) for each in forecast.calls
     ]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from types import MethodType
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 
-from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.langchain.calls import ChainCall
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.several_prompts import Applied
@@ -26,13 +24,13 @@ class OptimizedChain(Optimized):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind: Any = type(self.__wrapped__)
-        if not of_package(owner(kind, "__call__").__module__):
+        if not of_packages_class(kind, "__call__"):
             return self.__wrapped__(*args, **kwargs)
         return kind.__call__(self, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         kind = type(self.__wrapped__)
-        if name in _BY_OTHERS | {"apply"} and hasattr(kind, name) and of_package(owner(kind, name).__module__):
+        if name in _BY_OTHERS | {"apply"} and hasattr(kind, name) and of_packages_class(kind, name):
             return self._self_apply if name == "apply" else MethodType(getattr(kind, name), self)
         return super().__getattr__(name)
 
@@ -47,12 +45,9 @@ class OptimizedChain(Optimized):
         input: Any,
         config: RunnableConfig | None,
         kwargs: dict[str, Any],
-        *,
-        sync: bool,
-        streaming: bool = False,
-        limit: asyncio.Semaphore | None = None,
+        **how: Any,
     ) -> ChainCall:
-        call = super()._self_chain_call(entry, input, config, kwargs, sync=sync, streaming=streaming, limit=limit)
+        call = super()._self_chain_call(entry, input, config, kwargs, **how)
         if kwargs.keys() <= _OF_INVOKE:  # what they change is made when the chain has run
             call.plannable, call.way = True, self._self_way(input, config)
         return call

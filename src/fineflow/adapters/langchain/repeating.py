@@ -17,10 +17,9 @@ from langsmith.run_helpers import tracing_context
 from wrapt import wrap_function_wrapper
 
 from fineflow.adapters.analysis import asking
-from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.invocation import Unrepeatable
+from fineflow.adapters.core.invocation import Unrepeatable, sync_name
 from fineflow.adapters.core.proxy import merged
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.langchain.user_functions import functions_of, methods_of
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.reruns import noted, repeating
@@ -40,7 +39,7 @@ def sync_method(entry: str, method: str) -> str:
     if method not in ("invoke", "ainvoke", "stream", "astream") or method != entry:
         why = "a batch that runs step by step" if "batch" in method else "without callbacks there are no events"
         raise Unrepeatable(f"{method} is not repeated: {why}")
-    return method.removeprefix("a")
+    return sync_name(method)
 
 
 def settings_of(config: Any) -> Any:
@@ -159,7 +158,7 @@ def reads(obj: Any, name: str) -> bool:
     names = _CALLED if isinstance(obj, Runnable) else methods_of(obj) or ()
     if not (names and name) or name in getattr(obj, "__dict__", {}):
         return bool(names) and not name
-    return name in names and (isinstance(obj, Runnable) or of_package(owner(type(obj), name).__module__))
+    return name in names and (isinstance(obj, Runnable) or of_packages_class(type(obj), name))
 
 
 def unrepeatable(objects: Any) -> str:

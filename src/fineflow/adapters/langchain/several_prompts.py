@@ -23,6 +23,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 
 from fineflow.adapters.core.claiming import Claiming, under_way
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.trust import owner
 from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.inner_calls.calls_ahead import MethodAhead
@@ -30,6 +31,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
+from fineflow.runtime.loop.scopes import setting
 
 _ASKING = (
     "combine_documents.map_reduce.MapReduceDocumentsChain",
@@ -119,7 +121,7 @@ def asks_several(obj: Any) -> bool:
         return isinstance(getattr(obj.chain, "llm", None), BaseChatModel)
     for name in _ASKING:
         module, _, kind = f"langchain_classic.chains.{name}".rpartition(".")
-        known = getattr(sys.modules.get(module), kind, None)
+        known = if_imported(module, kind)
         if known is not None and isinstance(obj, known):
             return True
     return False
@@ -139,11 +141,10 @@ def _together(own: Any, name: str) -> Any:
         if wrap_method(type(model), "_generate", _one) is None:
             return bound(messages, *args, **named)
         several = _Several(model, messages, here)
-        before = _several.set(several)
         try:
-            return bound(messages, *args, **named)
+            with setting((_several, several)):
+                return bound(messages, *args, **named)
         finally:
-            _several.reset(before)
             several.close()
 
     return method

@@ -23,7 +23,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.proxy import merged
-from fineflow.adapters.core.trust import owner, plain
+from fineflow.adapters.core.trust import of_packages_class, plain
 from fineflow.adapters.langchain.inner_calls.classic_chains import RUNS, is_chain, methods_inside
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_chains
 from fineflow.adapters.langchain.several_prompts import asks_several
@@ -103,7 +103,7 @@ def functions_of(step: Any) -> dict[str, Any]:
         names = list(_COMPRESS)
     elif issubclass(kind, Runnable):
         names = [*_RUNS] if issubclass(kind, BaseRetriever) else [*ENTRIES, *(RUNS if is_chain(kind) else ())]
-        names = [name for name in names if not of_package(owner(kind, name).__module__)]
+        names = [name for name in names if not of_packages_class(kind, name)]
         names += methods_inside(step)
     else:
         names = []
@@ -117,7 +117,7 @@ def functions_of_tool(tool: BaseTool) -> dict[str, Any]:
     if kind in (StructuredTool, Tool):
         own = {name: getattr(tool, name, None) for name in ("func", "coroutine")}
         return {name: undeclared(func) for name, func in own.items() if isinstance(func, FunctionType | MethodType)}
-    found = {name: plain(kind, name) for name in _TOOL_RUNS if not of_package(owner(kind, name).__module__)}
+    found = {name: plain(kind, name) for name in _TOOL_RUNS if not of_packages_class(kind, name)}
     return {name: MethodType(func, tool) for name, func in found.items() if isinstance(func, FunctionType)}
 
 

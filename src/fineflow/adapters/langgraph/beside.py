@@ -35,10 +35,11 @@ from fineflow.adapters.langgraph.asking import only_asks
 from fineflow.adapters.langgraph.held_graphs import graphs_held
 from fineflow.adapters.langgraph.middleware import around_calls
 from fineflow.adapters.langgraph.steps import attributes_of, flat
-from fineflow.adapters.langgraph.tool_runs import ToolRun, setting, tool_runs_of
+from fineflow.adapters.langgraph.tool_runs import ToolRun, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, looked_at, offered
 from fineflow.ir import Effect, Graph
 from fineflow.ir.spec import everything
+from fineflow.runtime.loop.scopes import setting
 
 _END: Any = object()
 
@@ -144,7 +145,7 @@ def install() -> None:
 
 def inside(found: Around) -> AbstractContextManager[None]:
     """Is what runs there."""
-    return setting(around, found)
+    return setting((around, found))
 
 
 def _running(own: Any, name: str) -> Any:

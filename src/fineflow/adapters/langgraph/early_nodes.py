@@ -22,7 +22,7 @@ from fineflow.adapters.langchain.repeating import reads
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.node_facts import NodeFacts, facts_of
 from fineflow.adapters.langgraph.steps import attributes_of, user_functions
-from fineflow.adapters.lookahead.scan import codes
+from fineflow.adapters.python.parts import names_in
 
 _DECIDE = frozenset({"Command", "Send", "interrupt"})
 """Names in a function that decides which nodes run next, or whether the run goes on."""
@@ -152,8 +152,7 @@ class _Dependencies:
 def _names_in(functions: Iterable[Any]) -> frozenset[str]:
     """Returns the names of globals and attributes in the code of functions."""
     plain = (getattr(each, "__func__", each) for each in functions)
-    found = (each for func in plain if type(func) is FunctionType for each in codes(func.__code__))
-    return frozenset(name for code in found for name in code.co_names)
+    return frozenset().union(*(names_in(func.__code__) for func in plain if type(func) is FunctionType))
 
 
 def _sends(routers: Iterable[Any]) -> bool:

@@ -12,9 +12,9 @@ from langgraph.func import _TaskFunction
 from langgraph.graph.state import CompiledStateGraph
 
 from fineflow.adapters.core.installers import module_of, of_package
-from fineflow.adapters.langgraph.steps import attributes_of, closed_over, referred_by
+from fineflow.adapters.langgraph.steps import attributes_of, referred_by
 from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
-from fineflow.adapters.lookahead.scan import codes
+from fineflow.adapters.python.parts import closure, names_in
 
 _DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
 _CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})
@@ -32,7 +32,7 @@ def why_late(runnable: Any) -> str:
     if any(isinstance(obj, _TaskFunction) for obj in referred):
         return "a function that calls it starts tasks, which may change what they read"
     functions = [obj for obj in referred if type(obj) is FunctionType]
-    names = {name for func in functions for code in codes(func.__code__) for name in code.co_names}
+    names = {name for func in functions for name in names_in(func.__code__)}
     return "" if not names.isdisjoint(_CALLING) else "the function that calls it asks for a stream"
 
 
@@ -54,7 +54,7 @@ def _referred(functions: Iterable[Any]) -> list[Any]:
 def _parts(obj: Any) -> Sequence[Any]:
     kind = type(obj)
     if kind is FunctionType:
-        parts = closed_over(obj) if of_package(module_of(obj)) else referred_by(obj)  # no graph is a package's
+        parts = [*closure(obj).values()] if of_package(module_of(obj)) else referred_by(obj)  # no graph is a package's
         return [*(each for each in parts if isinstance(each, _MAY_HOLD)), *(obj.__defaults__ or ())]
     if kind is MethodType:
         return [obj.__func__, *attributes_held(obj.__self__).values()]

@@ -19,13 +19,13 @@ from langgraph.pregel import Pregel
 from fineflow.adapters.core.claiming import Claiming, under_way
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.trust import has_as
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import in_block, wrap_method
 from fineflow.adapters.langgraph import beside
 from fineflow.adapters.langgraph.beside import Around, around, inside
 from fineflow.adapters.langgraph.held_graphs import graphs_held, why_late
 from fineflow.adapters.langgraph.steps import flat, steps_of
-from fineflow.adapters.langgraph.tool_runs import setting
 from fineflow.adapters.langgraph.turns import Turns, turns_of
+from fineflow.runtime.loop.scopes import setting
 
 _DEPTH = 8  # of graphs inside graphs
 
@@ -34,23 +34,7 @@ def install() -> None:
     """Looks at calls of graphs, and at what runs beside each other in them, from now on."""
     beside.install()
     for name in ("invoke", "ainvoke"):
-        wrap_method(Pregel, name, _inside, _ainside)
-
-
-def _inside(own: Any, name: str) -> Any:
-    def method(graph: Any, /, *args: Any, **named: Any) -> Any:
-        with _entered(graph, name, own) as call:
-            return call(*args, **named)
-
-    return method
-
-
-def _ainside(own: Any, name: str) -> Any:
-    async def method(graph: Any, /, *args: Any, **named: Any) -> Any:
-        with _entered(graph, name, own) as call:
-            return await call(*args, **named)
-
-    return method
+        wrap_method(Pregel, name, *_INSIDE)
 
 
 _entering: ContextVar[Any] = ContextVar("fineflow_entering", default=None)
@@ -58,11 +42,10 @@ _entering: ContextVar[Any] = ContextVar("fineflow_entering", default=None)
 
 
 @contextmanager
-def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
+def _entered(stock: Any, graph: Any, name: str, named: Mapping[str, Any]) -> Iterator[Any]:
     """Yields the method that stock's call of a graph goes to: of the optimized graph, if there is one."""
-    stock = own.__get__(graph, type(graph))
     if _entering.get() is graph:
-        with setting(_entering, None):  # the graph may call itself
+        with setting((_entering, None)):  # the graph may call itself
             yield stock
         return
     with _counted(graph):
@@ -70,9 +53,11 @@ def _entered(graph: Any, name: str, own: Any) -> Iterator[Any]:
             with inside(Around(alone=False)) if _is_beside(graph) else nullcontext():
                 yield stock
             return
-        with setting(_entering, graph):
+        with setting((_entering, graph)):
             yield getattr(fast, name)
 
+
+_INSIDE = in_block(_entered)
 
 _under_way: ContextVar[tuple[Around, Any] | None] = ContextVar("fineflow_graph_under_way", default=None)
 """The innermost call of a graph that the current context is in: where it is made, and the graph."""
@@ -85,7 +70,7 @@ def _counted(graph: Any) -> Iterator[None]:
     if here is None or (known is not None and known[0] is here and known[1] is graph):
         yield
         return
-    with here.call(), setting(_under_way, (here, graph)):
+    with here.call(), setting((_under_way, (here, graph))):
         yield
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from langchain_core.tools import BaseTool
 
+from fineflow.adapters.python.parts import closure
 from fineflow.declare import Declaration, trusts_tool
 
 _MODULE = "langchain_mcp_adapters.tools"
@@ -62,6 +63,4 @@ def _cells(tool: BaseTool) -> dict[str, Any]:
     func = getattr(tool, "coroutine", None)
     if type(func) is not FunctionType or func.__module__ != _MODULE or func.__qualname__ != _CALL:
         return {}
-    return {
-        name: cell.cell_contents for name, cell in zip(func.__code__.co_freevars, func.__closure__ or (), strict=True)
-    }
+    return closure(func)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, nullcontext, suppress
+from contextlib import aclosing, closing, contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 
 from fineflow.adapters.inner_calls.components import QUEUED
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import in_block, wrap_method
 from fineflow.adapters.langchain.models.aggregating import aggregating
 from fineflow.adapters.langchain.models.streamed_answers import summed, sums_up
 from fineflow.adapters.text.tool_calls import Extent
@@ -29,10 +29,10 @@ class Reader(Protocol):
 
     answers: bool
 
-    def begin(self, message: Message, call: ToolCall) -> None:
+    def begin(self, message: MessageReader, call: ToolCall) -> None:
         """Takes a call whose JSON is complete."""
 
-    def written(self, asked: Asked, message: Message) -> None:
+    def written(self, asked: StreamRequest, message: MessageReader) -> None:
         """Takes a message that is complete."""
 
     def fault(self, error: Exception) -> None:
@@ -45,31 +45,22 @@ reader: ContextVar[Reader | None] = ContextVar("fineflow_reader", default=None)
 
 def install() -> None:
     """Looks at the messages of chat models, from now on, where there is a reader."""
-    wrap_method(BaseChatModel, "_generate_with_cache", _asking, _aasking)
-    wrap_method(BaseChatModel, "_agenerate_with_cache", _asking, _aasking)
+    wrap_method(BaseChatModel, "_generate_with_cache", *_ASKING)
+    wrap_method(BaseChatModel, "_agenerate_with_cache", *_ASKING)
 
 
-def _asking(own: Any, name: str) -> Any:
-    def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return own.__get__(model, type(model))(*args, **named)
-
-    return method
-
-
-def _aasking(own: Any, name: str) -> Any:
-    async def method(model: Any, /, *args: Any, **named: Any) -> Any:
-        _look_at(model)
-        return await own.__get__(model, type(model))(*args, **named)
-
-    return method
+@contextmanager
+def _looked_at(stock: Any, model: Any, name: str, named: Mapping[str, Any]) -> Iterator[Any]:
+    """Wraps the methods by which a model streams, or makes its whole answer of a stream, before it is called."""
+    if (here := reader.get()) is not None:
+        _look_at(model, here)
+    yield stock
 
 
-def _look_at(model: Any) -> None:
-    """Wraps the methods by which a model streams, or makes its whole answer of a stream."""
-    here = reader.get()
-    if here is None:
-        return
+_ASKING = in_block(_looked_at)
+
+
+def _look_at(model: Any, here: Reader) -> None:
     if here.answers and sums_up(model):
         wrap_method(type(model), "_generate", _summed)
         wrap_method(type(model), "_agenerate", _asummed)
@@ -106,7 +97,7 @@ def _asks_for_a_stream(model: Any) -> bool:
 def _seen(own: Any, name: str) -> Any:
     def method(model: Any, /, *args: Any, **named: Any) -> Any:
         found, chunks = reader.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else _read(chunks, found, Asked(model, args, named))
+        return chunks if found is None else _read(chunks, found, StreamRequest(model, args, named))
 
     return method
 
@@ -114,13 +105,13 @@ def _seen(own: Any, name: str) -> Any:
 def _aseen(own: Any, name: str) -> Any:
     def method(model: Any, /, *args: Any, **named: Any) -> Any:
         found, chunks = reader.get(), own.__get__(model, type(model))(*args, **named)
-        return chunks if found is None else _aread(chunks, found, Asked(model, args, named))
+        return chunks if found is None else _aread(chunks, found, StreamRequest(model, args, named))
 
     return method
 
 
-def _read(chunks: Any, here: Reader, asked: Asked) -> Iterator[Any]:
-    message = Message(here)
+def _read(chunks: Any, here: Reader, asked: StreamRequest) -> Iterator[Any]:
+    message = MessageReader(here)
     with closing(chunks) if hasattr(chunks, "close") else nullcontext():
         for chunk in chunks:
             message.see(chunk)
@@ -128,8 +119,8 @@ def _read(chunks: Any, here: Reader, asked: Asked) -> Iterator[Any]:
     message.over(asked)
 
 
-async def _aread(chunks: Any, here: Reader, asked: Asked) -> AsyncIterator[Any]:
-    message = Message(here)
+async def _aread(chunks: Any, here: Reader, asked: StreamRequest) -> AsyncIterator[Any]:
+    message = MessageReader(here)
     async with aclosing(chunks) if hasattr(chunks, "aclose") else nullcontext():
         async for chunk in chunks:
             message.see(chunk)
@@ -137,7 +128,7 @@ async def _aread(chunks: Any, here: Reader, asked: Asked) -> AsyncIterator[Any]:
     message.over(asked)
 
 
-class Asked(NamedTuple):
+class StreamRequest(NamedTuple):
     """A request to a chat model: the arguments of ``_stream``."""
 
     model: Any
@@ -148,7 +139,7 @@ class Asked(NamedTuple):
     def on_engine(self) -> bool:
         return bool(getattr(type(self.model), QUEUED, False))
 
-    async def warm(self, message: Message) -> None:
+    async def warm(self, message: MessageReader) -> None:
         """Prefills the prompt that continues with the answer of the first tool."""
         messages = self.args[0] if self.args else self.named["messages"]
         first = message.calls[0]
@@ -188,7 +179,7 @@ class _CallSoFar:
         return args if self.over else None
 
 
-class Message:
+class MessageReader:
     """Reads the tool calls of one message, in time linear in its length.
 
     calls: what it consists of so far. guarded, written: what its calls so far may do, and change.
@@ -215,7 +206,7 @@ class Message:
         except Exception as error:
             self._here.fault(error)
 
-    def over(self, asked: Asked) -> None:
+    def over(self, asked: StreamRequest) -> None:
         try:
             self._here.written(asked, self)
         except Exception as error:

@@ -31,9 +31,10 @@ from langchain_core.runnables.config import ContextThreadPoolExecutor
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.inner_calls.entry_wrappers import put, wrap_method
-from fineflow.adapters.langgraph.steps import closed_over
-from fineflow.adapters.langgraph.tool_runs import Started, setting, tool_runs_of, within
+from fineflow.adapters.langgraph.tool_runs import Started, tool_runs_of, within
 from fineflow.adapters.lookahead.reachable import attributes_of
+from fineflow.adapters.python.parts import closure
+from fineflow.runtime.loop.scopes import setting
 
 _TRACING = {"opentelemetry", "sentry_sdk", "ddtrace", "newrelic", "elasticapm", "scout_apm", "logfire", "openinference"}
 _BETWEEN = sys.stdlib_module_names | {"anyio", "sniffio", "wrapt"} | _TRACING
@@ -126,7 +127,7 @@ def _submitted(own: Any, name: str) -> Any:
         if here is None or _counting.get() or not _users(sys._getframe(1), func, args, chains="submit"):
             return start(func, *args, **named)
         started = Started()
-        with setting(_counting, True), setting(within, within.get() | {started}):  # one of LangChain's hands them on
+        with setting((_counting, True), (within, within.get() | {started})):  # one of LangChain's hands them on
             future = start(func, *args, **named)
         tool_runs_of(here).starts(started, _undone(future))
         return future
@@ -219,7 +220,7 @@ def _may_act(work: Any, depth: int = _DEPTH) -> bool:
     if not depth:
         return kind is CoroutineType or callable(work)
     if kind is FunctionType:
-        module, parts = module_of(work), closed_over(work)
+        module, parts = module_of(work), list(closure(work).values())
     elif kind is MethodType:
         module, parts = type(work.__self__).__module__, [work.__func__, *attributes_of(work.__self__).values()]
     elif kind is CoroutineType and work.cr_frame is not None:

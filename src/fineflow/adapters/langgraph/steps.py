@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CellType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 from langchain_core.runnables import RunnableLambda
@@ -19,7 +19,8 @@ from langgraph.pregel import Pregel
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.trust import called
 from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
-from fineflow.adapters.lookahead.scan import Found, codes
+from fineflow.adapters.lookahead.scan import Found
+from fineflow.adapters.python.parts import closure, names_in
 from fineflow.declare import undeclared
 
 _DEPTH = 8  # of graphs inside graphs
@@ -91,15 +92,7 @@ def _tasks(func: Any) -> Iterator[Any]:
 
 def referred_by(func: FunctionType) -> list[Any]:
     """Returns what is in the closure and the named globals of a function."""
-    return [
-        *closed_over(func),
-        *(func.__globals__.get(name) for code in codes(func.__code__) for name in code.co_names),
-    ]
-
-
-def closed_over(func: FunctionType) -> list[Any]:
-    """Returns what is in the closure of a function."""
-    return [cell.cell_contents for cell in func.__closure__ or () if cell != CellType()]
+    return [*closure(func).values(), *map(func.__globals__.get, names_in(func.__code__))]
 
 
 def flat(bound: Any) -> Sequence[Any]:

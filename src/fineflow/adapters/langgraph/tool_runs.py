@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.langgraph.turns import Offered
+from fineflow.runtime.loop.scopes import setting
 
 _FEW = 32  # tasks and threads, below which nobody looks for those that have ended
 
@@ -82,7 +83,7 @@ class ToolRuns:
             self._running.add(run)
             self._begun.append(run)
         try:
-            with setting(within, within.get() | {run}):
+            with setting((within, within.get() | {run})):
                 yield
         finally:
             self._running.discard(run)
@@ -121,14 +122,3 @@ def tool_runs_of(here: Claiming) -> ToolRuns:
     while here.outer is not None:
         here = here.outer
     return here.call.memory(ToolRuns)
-
-
-@contextmanager
-def setting(variable: ContextVar[Any], value: Any) -> Iterator[None]:
-    """Sets a context variable in the block."""
-    before = variable.set(value)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # closed in another context
-            variable.reset(before)

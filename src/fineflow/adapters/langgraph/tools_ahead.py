@@ -24,17 +24,18 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool, StructuredTool
 
 from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under_way
-from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
+from fineflow.adapters.inner_calls.entry_wrappers import in_block, wrap_method
 from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
 from fineflow.adapters.langgraph.beside import around, running
 from fineflow.adapters.langgraph.mcp_tools import unread
-from fineflow.adapters.langgraph.messages import Asked, Message, reader
-from fineflow.adapters.langgraph.tool_runs import Moment, setting, tool_runs_of
+from fineflow.adapters.langgraph.messages import MessageReader, StreamRequest, reader
+from fineflow.adapters.langgraph.tool_runs import Moment, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.gains import Member, SideBySide
 from fineflow.runtime.events import now
+from fineflow.runtime.loop.scopes import setting
 from fineflow.runtime.loop.workers import in_thread
 
 
@@ -70,7 +71,7 @@ class Turn:
     def fault(self, error: Exception) -> None:
         self._left(self._turns.step, error)
 
-    def begin(self, message: Message, call: ToolCall) -> None:
+    def begin(self, message: MessageReader, call: ToolCall) -> None:
         """Starts a call, unless an earlier one of the message may change what it reads."""
         name, number = call["name"], str(call["id"])
         offered = self._turns.tools.get(name)
@@ -140,7 +141,7 @@ class Turn:
         except Exception:  # stock raises it, or lets the tool answer it
             return None
 
-    def _search(self, early: Offered, message: Message, call: ToolCall) -> bool:
+    def _search(self, early: Offered, message: MessageReader, call: ToolCall) -> bool:
         """Starts component calls of a call, as above. Returns True if it is known to do no more than to read."""
         waits = bool(message.written) if early.guards else early.waits_for(message.written)
         if (given := self._given(early.tool, call)) is None:
@@ -150,7 +151,7 @@ class Turn:
         self._drops.append(drop)
         return only_reads
 
-    def written(self, asked: Asked, message: Message) -> None:
+    def written(self, asked: StreamRequest, message: MessageReader) -> None:
         """Prefills the beginning of the next prompt, if the engine can and it is long enough to pay."""
         engine = asked.on_engine and self._turns.trusted
         if not engine or not message.calls or any(call["name"] not in self._turns.tools for call in message.calls):
@@ -291,19 +292,22 @@ asked: ContextVar[str] = ContextVar("fineflow_tool_call", default="")
 
 
 @contextmanager
-def _asked_for(tool: Any, number: Any) -> Iterator[None]:
+def _asked_for(stock: Any, tool: Any, name: str, named: Mapping[str, Any]) -> Iterator[Any]:
     """Notes which call of the model a tool runs for, and when. The last visit of a model has written it."""
-    here = under_way.get()
+    here, number = under_way.get(), named.get("tool_call_id")
     turn = _turn_of(here) if number else None
     member = turn.calls.member(str(number)) if turn is not None else None
     reads = turn is not None and number in turn.reading
     runs = nullcontext() if here is None else running(here, tool, turn, reads=reads)
-    with runs, setting(asked, str(number or "")), setting(side, member):
+    with runs, setting((asked, str(number or "")), (side, member)):
         if member is not None:
             member.asked = now()
-        yield
+        yield stock
         if member is not None:
             member.got = now()
+
+
+_ASKING = in_block(_asked_for)
 
 
 def _turn_of(here: Claiming | None) -> Turn | None:
@@ -321,25 +325,9 @@ def _usable_for(here: Claiming, number: str) -> Usable:
     return _usable if holds(here, number) else never
 
 
-def _asking(own: Any, name: str) -> Any:
-    def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        with _asked_for(tool, named.get("tool_call_id")):
-            return own.__get__(tool, type(tool))(*args, **named)
-
-    return method
-
-
-def _aasking(own: Any, name: str) -> Any:
-    async def method(tool: Any, /, *args: Any, **named: Any) -> Any:
-        with _asked_for(tool, named.get("tool_call_id")):
-            return await own.__get__(tool, type(tool))(*args, **named)
-
-    return method
-
-
 def install() -> bool:
     """Notes the ids of calls, from now on. Returns False where somebody else's method is in the way."""
-    return None not in [wrap_method(BaseTool, name, _asking, _aasking) for name in ("run", "arun")]
+    return None not in [wrap_method(BaseTool, name, *_ASKING) for name in ("run", "arun")]
 
 
 def claiming(here: Claiming, tool: StructuredTool, functions: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from __future__ import annotations
 import copy
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial, wraps
 from operator import is_
 from types import FunctionType
@@ -30,6 +29,7 @@ from fineflow.adapters.core.losses import Losses
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.calls_ahead import left_to_stock
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through, looks_through, wrap_method
+from fineflow.adapters.inner_calls.functions import forecast_with
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.sleeping_calls import SleepingCalls
@@ -51,6 +51,8 @@ from fineflow.adapters.lookahead.surroundings import as_it_is, runtime_as_data
 from fineflow.adapters.lookahead.values import INERT
 from fineflow.declare import active
 from fineflow.runtime.call.visits import Visit, Visits
+from fineflow.runtime.loop.scopes import setting
+from fineflow.runtime.recording import weakly
 
 _CALLED: tuple[tuple[type, str], ...] = (
     *((kind, name) for kind in (RunnableCallable, RunnableLambda) for name in ("invoke", "ainvoke")),
@@ -215,17 +217,6 @@ def _calling(own: Any) -> Callable[..., Any]:
     return lambda step, /, *args, **named: own.__get__(step, type(step))(*args, **named)
 
 
-@contextmanager
-def _leaving(taken: Turn | None) -> Iterator[None]:
-    before, around = active.set(None), reader.set(taken)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # closed in another context
-            active.reset(before)
-            reader.reset(around)
-
-
 def _entered(
     here: Claiming, step: Any, args: Sequence[Any], named: Mapping[str, Any]
 ) -> tuple[Any, AbstractContextManager[None] | None]:
@@ -239,7 +230,7 @@ def _entered(
     if graphs_own:
         taken = _turn(here, step, args, named) if here.shadows.turns else None
         if not (active.get() is None and reader.get() is taken is None):
-            left = _leaving(taken)
+            left = setting((active, None), (reader, taken))
     elif active.get() is not None:
         return step, None
     if kind not in _KEPT and (graphs_own or RunnableLambda in kind.__mro__):  # such as LangGraph's own steps
@@ -321,7 +312,7 @@ def _known_of(step: Any) -> _Known:
     if kept is None or not kept.holds(step):
         if len(_known) >= _MOST:
             _known.clear()
-        number, own = id(step), {name: _reference(step.__dict__.get(name)) for name in _HOLDING}
+        number, own = id(step), {name: weakly(step.__dict__.get(name)) for name in _HOLDING}
         forget = weakref.ref(step, lambda _: _known.pop(number, None))
         found = _Known(forget, own, _gaining(step, calls_of), [], Visits())
         with _adding:  # threads that run one step at the same time share its figures
@@ -329,17 +320,6 @@ def _known_of(step: Any) -> _Known:
             if kept is None or not kept.holds(step):
                 kept = _known[number] = found
     return kept
-
-
-def _reference(func: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(func)
-    except TypeError:  # None, or an object without weak references, which is looked at in every visit
-        return _nothing
-
-
-def _nothing() -> None:
-    return None
 
 
 def _gaining(step: Any, look: Callable[[Sequence[Any]], Found | None]) -> tuple[str, ...]:
@@ -361,12 +341,7 @@ def forecast_of(obj: Any) -> Visit:
     found = calls_of(functions)
     if kept is None or found is None:
         return Visit()
-    names = {id(part): type(part).__name__ if name == "self" else name for name, part in found.components.items()}
-    forecast = kept.visits.forecast
-    calls = [
-        each._replace(label=names.get(id(each.component and each.component()), each.label)) for each in forecast.calls
-    ]
-    return replace(forecast, calls=tuple(calls))
+    return forecast_with(kept.visits, found.components)
 
 
 def _made(step: Any, kept: _Known) -> dict[str, Any]:

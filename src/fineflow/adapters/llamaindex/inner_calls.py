@@ -29,7 +29,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import looks_through
 from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
-from fineflow.adapters.llamaindex.methods import blocks, packaged
+from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
 from fineflow.adapters.llamaindex.query_ahead import QueryAhead, query_in
 from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
@@ -95,7 +95,7 @@ class Components(Base):
     def judges(self, obj: Any, name: str) -> bool:
         if not defines(obj, name):
             return False
-        return name in _methods(obj) or of_package(owner(type(obj), name).__module__)
+        return name in _methods(obj) or of_packages_class(type(obj), name)
 
     def result(self, obj: Any, name: str) -> Any:
         new = isinstance(obj, LLM | BaseEmbedding) and of_package(type(obj).__module__)
@@ -126,7 +126,7 @@ class Components(Base):
             return left.keys() == right.keys() and all(self._alike(left[key], right[key], deep) for key in left)
         if type(left) is list:
             return len(left) == len(right) and all(map(self._alike, left, right, [deep] * len(left)))
-        known = packaged(type(left)) and isinstance(getattr(left, "__dict__", None), dict)
+        known = foreign(type(left)) and isinstance(getattr(left, "__dict__", None), dict)
         return known and self._alike(vars(left), vars(right), deep - 1)
 
     def computes(self, obj: Any, name: str = "") -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from types import CellType, CodeType, FunctionType
@@ -19,13 +19,15 @@ import wrapt
 from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
-from fineflow.adapters.core.installers import of_application
+from fineflow.adapters.core.installers import foreign
+from fineflow.adapters.core.invocation import async_name
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import OwnClass
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
 from fineflow.adapters.python.bytecode import decode
+from fineflow.adapters.python.parts import codes
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.scopes import Scope
@@ -95,18 +97,8 @@ def believed_class(component: Any, b: Builder) -> None:
     Every class in the MRO counts: a method that is not overridden may call one that is.
     """
     for owner in type(component).__mro__:
-        if not (b.assume_pure or b.trusting or declared_external(owner) or packaged(owner)):
+        if not (b.assume_pure or b.trusting or declared_external(owner) or foreign(owner)):
             raise OwnClass(owner)
-
-
-def packaged(kind: type) -> bool:
-    """Returns True if a class is defined in an installed package or in Python, not in the user's application."""
-    return not of_application(kind.__module__)
-
-
-def library_class(kind: type) -> bool:
-    """Returns True if a class and all its bases are defined in installed packages."""
-    return all(map(packaged, kind.__mro__))
 
 
 def quiet(kind: type, name: str) -> bool:
@@ -125,7 +117,7 @@ def _known_quiet(kind: type, name: str, function: FunctionType) -> bool:
 
 def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
     names: set[str] = set()
-    for code in _codes(function.__code__):
+    for code in codes(function.__code__):
         if "__class__" in code.co_freevars:  # super(): calls a method of a base class, with its wrappers
             return False
         names.update(code.co_names)
@@ -153,7 +145,7 @@ def blocks(kind: type, name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _awaits_nothing(function: FunctionType) -> bool:
     code = function.__code__
-    if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in _codes(code)):
+    if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in codes(code)):
         return False
     return all(i.name not in _AWAITING for i in decode(code))
 
@@ -188,13 +180,6 @@ def finished(coroutine: Any) -> Any:
     finally:
         coroutine.close()
     raise RuntimeError("a coroutine that awaits nothing was suspended")
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _codes(const)
 
 
 def _cells(function: FunctionType) -> dict[str, CellType]:
@@ -239,8 +224,8 @@ def as_written(obj: Any, base: type, *names: str) -> bool:
     None of them may be set on the object itself.
     """
     kind = type(obj)
-    same_methods = isinstance(obj, base) and vars(obj).keys().isdisjoint(names) and same(kind, base, *names)
-    return same_methods and not keeps_state(kind)
+    own = isinstance(obj, base) and not put_on(obj, names) and same(kind, base, *names)
+    return own and not keeps_state(kind)
 
 
 def exactly(obj: Any, *kinds: type) -> bool:
@@ -340,17 +325,13 @@ async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: An
 
     Raises LeftToStock if the method was replaced since planning.
     """
-    found = method(type(component), name if sync else _async_name(name))
-    put = not getattr(component, "__dict__", {}).keys().isdisjoint((name, _async_name(name)))
+    found = method(type(component), name if sync else async_name(name))
+    put = put_on(component, (name, async_name(name)))
     if found is None or put:  # a mock has been put on the class since, or on the object
         raise LeftToStock(f"{type(component).__name__}.{name} was replaced since planning")
     function = found.function
     if sync:
         return await in_thread(lambda: function(component, *args, **kwargs))
-    if blocks(type(component), _async_name(name)):
+    if blocks(type(component), async_name(name)):
         return await unblocked(function, component, *args, **kwargs)
     return await function(component, *args, **kwargs)
-
-
-def _async_name(name: str) -> str:
-    return f"_a{name[1:]}" if name.startswith("_") else f"a{name}"

@@ -14,13 +14,12 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 from llama_index.core.schema import QueryBundle
 
-from fineflow.adapters.core.invocation import Again, Invocation, copied
+from fineflow.adapters.core.invocation import Again, Invocation, copied, sync_name
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.entry_wrappers import claimed
 from fineflow.adapters.llamaindex.builder import CHAT, QUERY, RETRIEVE, STREAM_CHAT, SYNTHESIZE, Way
 from fineflow.adapters.llamaindex.models.embeddings import several
-from fineflow.adapters.llamaindex.repeating import sync_method
 
 _QUERIES = ("str_or_query_bundle", "query_bundle", "query", "message")
 """Names by which entry methods take their query, if not as the first argument."""
@@ -49,7 +48,7 @@ class IndexCall(Invocation):
         return {"input": query if isinstance(query, str) else getattr(query, "query_str", None), "nodes": None}
 
     def again(self) -> Again:
-        method = sync_method(self.method)
+        method = sync_name(self.method)
         given = copied(self.given, "arguments")
 
         def call(runs: Any) -> Any:

@@ -48,11 +48,6 @@ def unrepeatable(way: Way, objects: Iterable[Any]) -> str:
     return "a chat engine remembers each call" if "chat" in part else f"{part} may have effects"
 
 
-def sync_method(method: str) -> str:
-    """Returns stock's sync method."""
-    return method.removeprefix("a")
-
-
 def compared(value: Any) -> Mapping[str, Any] | None:
     """Returns what makes a model's response the same answer; not what the server says beside it.
 

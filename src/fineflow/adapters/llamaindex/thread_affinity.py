@@ -23,8 +23,8 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.utilities.sql_wrapper import SQLDatabase
 from llama_index.core.vector_stores.simple import SimpleVectorStoreData
 
-from fineflow.adapters.core.installers import module_of, of_application
-from fineflow.adapters.core.own_state import functions_in
+from fineflow.adapters.core.installers import foreign, module_of, of_application
+from fineflow.adapters.core.own_state import known_class, known_itself
 from fineflow.adapters.core.snapshot import MOST
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
@@ -63,6 +63,11 @@ def known_arguments(given: Iterable[Any]) -> bool:
     return all(map(known_class, {*map(type, parts), *map(type, nodes)}))
 
 
+def known_nodes(nodes: Iterable[Any]) -> bool:
+    """Returns True if all nodes (``NodeWithScore``) are of packages' classes. Reading others may run user code."""
+    return all(foreign(type(each)) and foreign(type(each.node)) for each in nodes)
+
+
 def undeclared_code(obj: Any) -> Iterator[type | FunctionType]:
     """Yields the user's own classes and functions, of which an object is made, that nobody has declared."""
     for each in _parts(obj, into_declared=False):
@@ -70,7 +75,7 @@ def undeclared_code(obj: Any) -> Iterator[type | FunctionType]:
             if declared(each) is None and of_application(module_of(each)):
                 yield each
         elif not known_class(type(each)):
-            yield next(kind for kind in type(each).__mro__ if not _known_itself(kind))
+            yield next(kind for kind in type(each).__mro__ if not known_itself(kind))
 
 
 def stays(obj: Any) -> bool:
@@ -79,26 +84,6 @@ def stays(obj: Any) -> bool:
     SQLite in memory is one: SQLAlchemy opens another, empty database for each thread.
     """
     return any(map(_of_one_thread, _parts(obj, into_declared=True)))
-
-
-def known_class(kind: type) -> bool:
-    """Returns True if all code of a class is that of packages, or declared."""
-    return all(map(_known_itself, kind.__mro__))
-
-
-def _known_itself(kind: type) -> bool:
-    return declared_external(kind) or not (of_application(kind.__module__) and _has_code(kind))
-
-
-@lru_cache(maxsize=1024)
-def _has_code(kind: type) -> bool:
-    """Returns True for a class with functions that the user has written, and not a decorator such as ``dataclass``."""
-    return any(_written(func, name) for name, each in vars(kind).items() for func in functions_in(each))
-
-
-def _written(func: FunctionType, name: str) -> bool:
-    own = of_application(str(func.__globals__.get("__name__")))
-    return own and (func.__code__.co_filename != "<string>" or not name.startswith("__"))
 
 
 def _of_one_thread(obj: Any) -> bool:

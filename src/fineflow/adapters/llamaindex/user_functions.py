@@ -18,7 +18,7 @@ from llama_index.core.query_engine import CustomQueryEngine
 from llama_index.core.response_synthesizers import BaseSynthesizer
 
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.trust import owner, plain
+from fineflow.adapters.core.trust import of_packages_class, plain
 from fineflow.adapters.lookahead.scan import Found, scan
 
 _METHODS: tuple[tuple[type, frozenset[str]], ...] = tuple(
@@ -58,7 +58,7 @@ def functions_of(obj: Any) -> dict[str, Any]:
     """Returns the user's own methods of an object that stock calls and that may call components."""
     kind = type(obj)
     names = next((names for base, names in _RUNS if issubclass(kind, base)), ())
-    found = {name: plain(kind, name) for name in names if not of_package(owner(kind, name).__module__)}
+    found = {name: plain(kind, name) for name in names if not of_packages_class(kind, name)}
     return {name: MethodType(func, obj) for name, func in found.items() if isinstance(func, FunctionType)}
 
 

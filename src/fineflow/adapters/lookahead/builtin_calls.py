@@ -120,16 +120,24 @@ def _some(walk: Walk, func: Any, source: Any) -> Any:
     return part
 
 
+def _keys(walk: Walk, found: list[Any], key: Any, does: str) -> list[Any] | None:
+    """Returns what elements are compared by; None if one of these is unknown. Raises Stop for what is no plain data."""
+    keys = found if key is None else [call(walk, key, [each], {}) for each in found]
+    if not all(map(walk.known, keys)):
+        walk.touch(*keys)
+        return None
+    if not all(map(walk.plain, keys)):
+        raise Stop(f"{does} something that is not plain data")
+    return keys
+
+
 def _sorted(walk: Walk, args: list[Any], named: Named) -> Any:
     found, key = elements(walk, args[0]), named.get("key")
     if found is None:
         return walk.aliases.one_of(UNKNOWN, _some(walk, key, args[0]))
-    keys = found if key is None else [call(walk, key, [each], {}) for each in found]
-    if not all(map(walk.known, keys)):
-        walk.touch(*keys)
+    keys = _keys(walk, found, key, "sorts")
+    if keys is None:
         return walk.aliases.one_of(UNKNOWN, *found)
-    if not all(map(walk.plain, keys)):
-        raise Stop("sorts something that is not plain data")
     order = sorted(range(len(found)), key=keys.__getitem__, reverse=walk.truth(named.get("reverse", False)))
     return walk.own([found[number] for number in order])
 
@@ -197,12 +205,9 @@ def _extreme(largest: bool) -> Callable[[Walk, list[Any], Named], Any]:
         walk.tries.risks += 1
         if found is None:
             return walk.aliases.one_of(_some(walk, key, args[0]), *named.values())
-        keys = found if key is None else [call(walk, key, [each], {}) for each in found]
-        if not all(map(walk.known, keys)):
-            walk.touch(*keys)
+        keys = _keys(walk, found, key, "compares")
+        if keys is None:
             return walk.aliases.one_of(UNKNOWN, *found)
-        if not all(map(walk.plain, keys)):
-            raise Stop("compares something that is not plain data")
         if not found:
             return named["default"]
         choose = max if largest else min

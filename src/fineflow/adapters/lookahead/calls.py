@@ -20,7 +20,7 @@ from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.aliases import text_of
 from fineflow.adapters.lookahead.iteration import drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, attribute, make
-from fineflow.adapters.lookahead.past import Stale
+from fineflow.adapters.lookahead.past import AlreadyChanged
 from fineflow.adapters.lookahead.surroundings import (
     TextFile,
     as_data,
@@ -138,7 +138,7 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
             back, before, changes = walk.tries.back_here(), walk.host.met, walk.changes_so_far()
             try:
                 return walk.awaited(walk.enter(known_function(own), given, named), optional=True)
-            except Stale:
+            except AlreadyChanged:
                 raise
             except Stop:
                 walk.spend()

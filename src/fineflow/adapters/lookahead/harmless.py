@@ -26,6 +26,7 @@ import warnings
 from typing import Any
 
 from fineflow.adapters.analysis.data_models import plain_model
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.lookahead.values import INERT, SWALLOWS, UNKNOWN
 
 _FACTORIES = (None, list, dict, set, str, int, float, bool)
@@ -92,8 +93,6 @@ _NAMES = frozenset(name for _, name, _ in _ELSEWHERE)
 PATTERNS = (re.Pattern, re.Match)
 _BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook", "tqdm.auto", "tqdm.rich")
 
-_NOTHING: Any = object()
-
 
 def value_of_call(func: Any) -> tuple[bool, Any]:
     """Returns True and the value of a call, perhaps UNKNOWN or INERT; False for a function that is not known."""
@@ -104,7 +103,7 @@ def value_of_call(func: Any) -> tuple[bool, Any]:
     if type(called) is not str or called not in _NAMES:
         return False, None
     for module, name, value in _ELSEWHERE:
-        if called == name and getattr(sys.modules.get(module), name, _NOTHING) is func:
+        if called == name and if_imported(module, name) is func:
             return True, value
     return False, None
 

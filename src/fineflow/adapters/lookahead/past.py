@@ -13,7 +13,7 @@ from typing import Any
 from fineflow.adapters.lookahead.values import Stop
 
 
-class Stale(Stop):
+class AlreadyChanged(Stop):
     """Stock may have made this change already."""
 
 
@@ -49,4 +49,4 @@ class Past:
 
     def _check(self, new: bool) -> None:
         if not (self.first or new):
-            raise Stale("changes something that it may have changed already")
+            raise AlreadyChanged("changes something that it may have changed already")

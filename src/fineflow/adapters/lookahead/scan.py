@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from fineflow.adapters.core.installers import of_application, of_package
 from fineflow.adapters.python.bytecode import Instruction
 from fineflow.adapters.python.graph import graph
-from fineflow.adapters.python.inherited import inherited
+from fineflow.adapters.python.parts import closure, codes, inherited
 from fineflow.declare import undeclared
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
@@ -90,15 +90,15 @@ class _Scan:
         self._seen.add(key)
         for value in (*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()):
             self._refer(type(value).__name__, value, depth, repeated)
-        cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
+        held = closure(func)
         first = func.__code__.co_varnames[:1] if owner is not None else ()
         own = {**bound, **dict.fromkeys(first, owner)}
         for code in codes(func.__code__):
             again = repeated or code is not func.__code__
-            self._read(code, func.__globals__, cells, own, depth, again)
+            self._read(code, func.__globals__, held, own, depth, again)
 
     def _read(
-        self, code: CodeType, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
+        self, code: CodeType, names: Any, held: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
     ) -> None:
         loops, value, module, handed = _loops(code), None, None, False
         instructions = graph(code).instructions
@@ -110,7 +110,7 @@ class _Scan:
                 self.found.calls += (1 + (again or name in self._many)) * (name in self._methods)
                 value = None if value is None else _attribute(value, name)
             elif ins.name == "LOAD_SUPER_ATTR":
-                cls, obj = (_loaded(each, names, cells, own) for each in instructions[number - 2 : number])
+                cls, obj = (_loaded(each, names, held, own) for each in instructions[number - 2 : number])
                 func = inherited(cls, obj, name)
                 value = MethodType(func, obj) if isinstance(func, FunctionType) else None
             elif ins.name == "IMPORT_NAME":
@@ -118,7 +118,7 @@ class _Scan:
             elif ins.name == "IMPORT_FROM":
                 value = None if module is None else _attribute(module, name)
             else:
-                value = _loaded(ins, names, cells, own)
+                value = _loaded(ins, names, held, own)
             if value is not None:
                 following = instructions[number + 1].name if number + 1 < len(instructions) else ""
                 if following not in ("LOAD_ATTR", "LOAD_METHOD"):
@@ -158,14 +158,14 @@ class _Scan:
                     self._refer(name, _attribute(part, name), depth, repeated)
 
 
-def _loaded(ins: Instruction, names: Any, cells: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+def _loaded(ins: Instruction, names: Any, held: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
     """Returns the variable that an instruction loads; None for other instructions, and where it is not known."""
     name = str(ins.value)
     if ins.name == "LOAD_GLOBAL":
         return names.get(name)
     if ins.name not in ("LOAD_DEREF", "LOAD_FAST"):
         return None
-    return own[name] if name in own else _content(cells[name]) if name in cells else None
+    return own[name] if name in own else held.get(name)
 
 
 def _followed(value: Any) -> bool:
@@ -182,14 +182,6 @@ def _loops(code: CodeType) -> list[range]:
     return [range(target, number) for number, target in jumps if 0 <= target < number]
 
 
-def codes(code: CodeType) -> Iterator[CodeType]:
-    """Yields a code object and those in it: of comprehensions and inner functions."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from codes(constant)
-
-
 def _attribute(obj: Any, name: str) -> Any:
     """Returns an attribute of a module or of the user's object, without running code; None if there is none.
 
@@ -204,10 +196,3 @@ def _attribute(obj: Any, name: str) -> Any:
     if isinstance(value, staticmethod | classmethod):
         return MethodType(value.__func__, type(obj)) if isinstance(value, classmethod) else value.__func__
     return MethodType(value, obj) if isinstance(value, FunctionType) else None
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None

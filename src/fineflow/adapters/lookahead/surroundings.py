@@ -16,6 +16,7 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fineflow.adapters.analysis import is_plain
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.lookahead.values import INERT, PATHS, UNKNOWN, Stop
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def variable(walk: Walk, var: ContextVar[Any], args: list[Any]) -> Any:
 def is_config_reader(func: Any) -> bool:
     """Returns True for LangChain's ``ensure_config``."""
     known = getattr(func, "__name__", "") == "ensure_config" and type(func) is FunctionType
-    return known and func is getattr(sys.modules.get("langchain_core.runnables.config"), "ensure_config", None)
+    return known and func is if_imported("langchain_core.runnables.config", "ensure_config")
 
 
 def own_config(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:
@@ -118,12 +119,17 @@ def of_file(walk: Walk, file: TextFile, name: str, args: list[Any]) -> Any:
 
 def made_path(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:
     """Returns ``Path(...)``, which is a value like a text. Raises Stop for what is no name of a file."""
+    return _of_names(walk, Path, args, named, "makes a path of something else than names")
+
+
+def _of_names(walk: Walk, function: Callable[..., Any], args: list[Any], named: Mapping[str, Any], why: str) -> Any:
+    """Calls a function of names of files and of paths. Raises Stop, with the reason, for other arguments."""
     if not all(map(walk.known, args)):
         walk.touch(*args)
         return UNKNOWN
     if named or not all(type(each) in (str, *PATHS) for each in args):
-        raise Stop("makes a path of something else than names")
-    return Path(*args)
+        raise Stop(why)
+    return function(*args)
 
 
 def of_path(walk: Walk, path: Path, name: str, args: list[Any], named: Mapping[str, Any]) -> Any:
@@ -140,12 +146,7 @@ def of_path(walk: Walk, path: Path, name: str, args: list[Any], named: Mapping[s
         return UNKNOWN
     if name not in _OF_PATHS:
         raise Stop(f"calls .{name}() of a path")
-    if not all(map(walk.known, args)):
-        walk.touch(*args)
-        return UNKNOWN
-    if named or not all(type(each) in (str, *PATHS) for each in args):
-        raise Stop(f"calls .{name}() of a path")
-    return getattr(path, name)(*args)
+    return _of_names(walk, getattr(path, name), args, named, f"calls .{name}() of a path")
 
 
 def config_as_data(walk: Walk, config: Any) -> Any:

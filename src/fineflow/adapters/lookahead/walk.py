@@ -20,7 +20,7 @@ from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.frame import Frame, arguments
 from fineflow.adapters.lookahead.iteration import Generator
 from fineflow.adapters.lookahead.objects import first_value
-from fineflow.adapters.lookahead.past import Past, Stale
+from fineflow.adapters.lookahead.past import AlreadyChanged, Past
 from fineflow.adapters.lookahead.reachable import attributes_of, held_by
 from fineflow.adapters.lookahead.tasks import Tasks
 from fineflow.adapters.lookahead.tries import Tries
@@ -110,7 +110,7 @@ class Walk:
             value = call(self, func, list(args), dict(named))
             self.value = self.awaited(value) if isinstance(value, Awaited | Coroutine) else value
         except Stop as why:
-            self.reason, self.where, self.stale = str(why), why.where, isinstance(why, Stale)
+            self.reason, self.where, self.stale = str(why), why.where, isinstance(why, AlreadyChanged)
         except RecursionError:
             self.reason = "is nested too deeply"
         except Exception as error:  # stock will meet it, or the user's thread changes what is being read

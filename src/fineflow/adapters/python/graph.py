@@ -11,7 +11,7 @@ from fineflow.adapters.python.bytecode import Handler, Instruction, decoded
 from fineflow.adapters.python.opcodes import JUMPS, RAISES, RETURNS
 
 
-class Graph(NamedTuple):
+class ControlFlow(NamedTuple):
     """The control flow of a code object, by numbers of instructions.
 
     targets: where each instruction jumps to, or -1. following: where each may go on; nowhere, if it raises. handlers:
@@ -31,7 +31,7 @@ class Graph(NamedTuple):
 
 
 @functools.lru_cache(4096)
-def graph(code: CodeType) -> Graph:
+def graph(code: CodeType) -> ControlFlow:
     """Returns the control flow of a code object."""
     instructions, table = decoded(code)
     end = len(instructions)
@@ -50,7 +50,7 @@ def graph(code: CodeType) -> Graph:
         for number in range(each.start, each.end):
             handlers[number] = (each, *handlers[number])
     entered = frozenset({*(each for each in targets if each >= 0), *(each.target for each in table)})
-    return Graph(instructions, targets, following, handlers, entered, end, [], [])
+    return ControlFlow(instructions, targets, following, handlers, entered, end, [], [])
 
 
 @functools.lru_cache(4096)
@@ -164,7 +164,7 @@ def guards(code: CodeType) -> list[tuple[Guard, ...]] | None:
     return [*found, ()] if any(found) else None
 
 
-def _guard(made: Graph, code: CodeType, handler: Handler) -> Guard | None:
+def _guard(made: ControlFlow, code: CodeType, handler: Handler) -> Guard | None:
     target = handler.target
     if made.instructions[target].name == "END_ASYNC_FOR":
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +10,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from fineflow.adapters.semantic.prompts import Prompt
+from fineflow.adapters.semantic.prompts import FunctionPrompt
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.errors import SemanticError
+from fineflow.runtime.forks import in_child
 
 lock = threading.RLock()
 """Lock of everything that is not submitted yet."""
@@ -21,14 +21,11 @@ lock = threading.RLock()
 _counting = threading.Lock()
 
 
+@in_child
 def _forget() -> None:
     # In a forked child the threads that may hold the locks do not exist.
     global lock, _counting
     lock, _counting = threading.RLock(), threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 class Variable:
@@ -57,7 +54,7 @@ class Step:
     far as somebody refers to them. program: what it was submitted with (a ``program.SemanticProgram``), or None.
     """
 
-    does: Prompt | Transform
+    does: FunctionPrompt | Transform
     reads: Mapping[str, Any]
     pending: Pending
     variables: Sequence[weakref.ref[Variable]] = ()

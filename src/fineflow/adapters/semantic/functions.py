@@ -10,7 +10,7 @@ from typing import Any, overload
 
 from fineflow.adapters.core.decoding import checked
 from fineflow.adapters.semantic.calls import Step, pending
-from fineflow.adapters.semantic.prompts import Prompt, segments_of
+from fineflow.adapters.semantic.prompts import FunctionPrompt, segments_of
 from fineflow.adapters.semantic.variables import SemanticVariable
 from fineflow.protocols import LLMEngine, Sampling
 from fineflow.runtime.queues.prompts import INPUT, OUTPUT
@@ -64,7 +64,7 @@ class SemanticFunction:
         self._sampling, self._of_outputs = sampling, dict(outputs)
         several: Any = namedtuple  # its name is not known before
         self._several = several(f"{name}_outputs", self.outputs, rename=True) if len(self.outputs) > 1 else None
-        self._prompt: Prompt | None = None  # on the engine that it was called on last
+        self._prompt: FunctionPrompt | None = None  # on the engine that it was called on last
 
     def __repr__(self) -> str:
         return f"<semantic function {self.__name__}{self.__signature__} -> {', '.join(self.outputs)}>"
@@ -84,12 +84,12 @@ class SemanticFunction:
         """Returns the same function on another engine. Raises: ValueError for an engine that does not decode."""
         return SemanticFunction(self.__wrapped__, checked(engine), self._sampling, self._of_outputs, self.chat)
 
-    def prompt(self) -> Prompt:
+    def prompt(self) -> FunctionPrompt:
         """Returns the prompt on the function's engine: the same object as long as the engine is the same."""
         engine, found = self.engine, self._prompt
         if found is None or found.engine is not engine:
             how = {output: self._of_outputs.get(output, self._sampling) for output in self.outputs}
-            found = self._prompt = Prompt(self.__name__, self.segments, engine, how, self.chat)
+            found = self._prompt = FunctionPrompt(self.__name__, self.segments, engine, how, self.chat)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

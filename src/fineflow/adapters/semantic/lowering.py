@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fineflow.adapters.semantic.calls import Step, Variable
-from fineflow.adapters.semantic.prompts import Prompt, Segment, Template
+from fineflow.adapters.semantic.prompts import FunctionPrompt, Segment, Template
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.ir import PURE, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.traverse import fresh
@@ -28,7 +28,7 @@ Origin = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProgramGraphs:
     """The graphs of a program. places: primitives of the variables of each step. given, late: names of the inputs."""
 
     p_graph: Graph
@@ -103,13 +103,13 @@ def _holds_variables(value: Sequence[Any]) -> bool:
     return any(isinstance(each, Variable) for each in value)
 
 
-def planned(shape: Shape) -> Plan:
+def planned(shape: Shape) -> ProgramGraphs:
     """Returns the plan of a program; plans of the last shapes are kept. Call it with ``calls.lock``."""
-    first = next((does for does, _ in shape.steps if isinstance(does, Prompt)), None)
+    first = next((does for does, _ in shape.steps if isinstance(does, FunctionPrompt)), None)
     if first is None:  # transforms only
         return _plan(shape)
     try:
-        found: Plan | None = first.plans.get(shape.key)
+        found: ProgramGraphs | None = first.plans.get(shape.key)
     except TypeError:  # a transform that cannot be hashed
         return _plan(shape)
     if found is None:
@@ -121,12 +121,12 @@ def planned(shape: Shape) -> Plan:
     return found
 
 
-def _plan(shape: Shape) -> Plan:
+def _plan(shape: Shape) -> ProgramGraphs:
     lowered = _Lowering(shape)
     graph = lowered.graph
     for each in PASSES:
         graph = each(graph)
-    return Plan(lowered.graph, bind(graph, answer=True), lowered.places, lowered.given, lowered.late)
+    return ProgramGraphs(lowered.graph, bind(graph, answer=True), lowered.places, lowered.given, lowered.late)
 
 
 class _Lowering:
@@ -144,7 +144,7 @@ class _Lowering:
         self.given = [self._names.get(("given", i), "") for i in range(len(shape.given))]
         self.late = [self._names.get(("late", i), "") for i in range(len(shape.late))]
         for does, origins in shape.steps:
-            if isinstance(does, Prompt):
+            if isinstance(does, FunctionPrompt):
                 self._call(does, dict(origins))
             else:
                 self._transform(does, dict(origins)["value"])
@@ -173,7 +173,7 @@ class _Lowering:
         self._primitives.append(Primitive(name, op, args, after=after, **more))
         return name
 
-    def _call(self, function: Prompt, origins: Mapping[str, Origin]) -> None:
+    def _call(self, function: FunctionPrompt, origins: Mapping[str, Origin]) -> None:
         leaf, engine = self._fresh(function.name), function.engine
         args: dict[str, Ref] = {}
         before: list[Segment] = []

@@ -63,7 +63,7 @@ def segments_of(docstring: str | None, where: str) -> tuple[Segment, ...]:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Prompt:
+class FunctionPrompt:
     """The prompt of a semantic function on an engine. sampling: decoding parameters of each output.
 
     plans: of programs whose first call is one of this function, by their shapes; kept here, as they hold engines.

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from enum import Enum
 from io import StringIO
 
-from fineflow.adapters.text.items import Checked
+from fineflow.adapters.text.items import CheckedItems
 
 
 class _Field(Enum):
     START, BARE, QUOTED, QUOTE = range(4)  # QUOTE: after a quote that ends the field, or is the first of two
 
 
-class CommaSeparated(Checked[str]):
+class CommaSeparated(CheckedItems[str]):
     """CommaSeparatedListOutputParser: one or more csv rows; split at commas and stripped if csv raises.
 
     csv may still raise at the end of the text (on a lone carriage return, a very long field), so an item is final when

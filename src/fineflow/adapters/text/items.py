@@ -242,7 +242,7 @@ class Markdown(_LineMatches):
     _pattern = re.compile(r"^\s*[-*]\s([^\n]+)$", re.MULTILINE)
 
 
-class Checked(Generic[T]):
+class CheckedItems(Generic[T]):
     """Releases items on assumptions about the rest of the text; compares them at its end with the parser's own list."""
 
     def __init__(self, parse: Callable[[str], Any]) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from fineflow.adapters.text.items import Checked
+from fineflow.adapters.text.items import CheckedItems
 
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class _Tokens:
         return [value] if value else []
 
 
-class _Json(Checked[T]):
+class _Json(CheckedItems[T]):
     """The content of one JSON value, plain or in a code fence, as langchain reads it."""
 
     # Text that langchain strips before the value. After other text it searches again in the complete text.

@@ -110,7 +110,7 @@ class Entry:
         self.reports: Any = None
         self.whole: Any = None
         self.slot: Any = None
-        self.request: Request | None = None
+        self.request: AheadRequest | None = None
         self.stamps: Stamps | None = None
         self.number = 0
         self.version: written.Version = ()

@@ -32,7 +32,7 @@ from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import post
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.held_back import HeldBack
-from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.in_vain import AheadRequest
 from fineflow.runtime.queues.provider_caches import beginning_of
 
 _SHOWN = 200  # characters of a surprise that are kept

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from fineflow.ir.objectives import wrong_objective
+from fineflow.runtime.loop.scopes import setting
 from fineflow.runtime.queues import programs, request_context
 from fineflow.runtime.queues.admission import process_admission
 
@@ -83,9 +84,5 @@ def identity(
         raise TypeError(f"identity(priority=...) is an int, higher ones are served first; got {priority!r}")
     if wrong := wrong_objective(objective):
         raise ValueError(f"identity(objective=...) is {wrong}")
-    tokens = [(var, var.set(value)) for var, value in Identity(tenant, priority, objective, session).marks()]
-    try:
+    with setting(*Identity(tenant, priority, objective, session).marks()):
         yield
-    finally:
-        for var, token in reversed(tokens):
-            var.reset(token)

@@ -354,7 +354,7 @@ class LeftToStock(Exception):
     """Raised by a kernel that leaves its primitive to stock in this call; the message says why."""
 
 
-class Ended(Exception):
+class CarriedExit(Exception):
     """Carries a SystemExit or KeyboardInterrupt out of a task: raised inside, it would stop the shared event loop."""
 
     def __init__(self, error: BaseException) -> None:
@@ -375,7 +375,7 @@ async def _run(work: Awaitable[T], slot: Slot | None, stamp: Stamp | None) -> T:
     except (Exception, GeneratorExit):
         raise
     except BaseException as error:
-        raise Ended(error) from error
+        raise CarriedExit(error) from error
     finally:
         if stamp is not None and not cancelled:
             stamp.end()

@@ -10,7 +10,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.query import Ended, LeftToStock
+from fineflow.runtime.call.query import CarriedExit, LeftToStock
 from fineflow.runtime.queues.component_calls import CallRecord, limited_component, tokens_of
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.own_requests import told
@@ -70,7 +70,7 @@ async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_s
 
 
 def _fail(entry: Entry, failure: BaseException) -> None:
-    error = failure.error if isinstance(failure, Ended) else failure
+    error = failure.error if isinstance(failure, CarriedExit) else failure
     try:
         entry.fail(error, own=not isinstance(error, LeftToStock))
     finally:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
-import os
 import threading
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+from fineflow.runtime.forks import in_child
 
 _EXIT_SECONDS = 5.0  # interpreter exit waits so long for tasks that do not react to their cancellation
 
@@ -77,6 +78,7 @@ def current_runtime() -> Runtime:
         return _runtime
 
 
+@in_child
 def _forget() -> None:
     # A forked child has no runtime thread, and the lock may be held by a thread that does not exist there.
     global _runtime, _lock
@@ -90,10 +92,6 @@ def _exit() -> None:
         _stopped_for_exit, found, _runtime = True, _runtime, None
     if found is not None:
         found.stop()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def stop() -> None:
@@ -117,6 +115,14 @@ def engine_loop() -> asyncio.AbstractEventLoop:
     RuntimeError once interpreter exit has stopped it.
     """
     return current_runtime().loop
+
+
+def engine_loop_if_any() -> asyncio.AbstractEventLoop | None:
+    """``engine_loop``; None once interpreter exit has stopped it."""
+    try:
+        return engine_loop()
+    except RuntimeError:
+        return None
 
 
 def on_runtime_thread() -> bool:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import ContextVar
 from math import inf
+from typing import Any
 
 from fineflow.runtime import events
 
@@ -19,6 +20,18 @@ Stop = Callable[[], object]
 
 current: ContextVar[Scope | None] = ContextVar("fineflow_scope", default=None)
 """Innermost scope of the current context."""
+
+
+@contextmanager
+def setting(*values: tuple[ContextVar[Any], Any]) -> Iterator[None]:
+    """Sets context variables in the block."""
+    tokens = [(variable, variable.set(value)) for variable, value in values]
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # closed in another context
+            for variable, token in reversed(tokens):
+                variable.reset(token)
 
 
 class Scope:
@@ -60,14 +73,9 @@ class Scope:
                 return
             stop()
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
+    def inside(self) -> AbstractContextManager[None]:
         """Makes this the current scope of the block."""
-        token = current.set(self)
-        try:
-            yield
-        finally:
-            current.reset(token)
+        return setting((current, self))
 
     def close(self) -> None:
         """Removes an ended call from the outer scope."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
-import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -103,14 +102,11 @@ class _Pool:
 _pool = _Pool()
 
 
+@in_child
 def _forget() -> None:
     # A forked child has none of the threads.
     global _pool
     _pool = _Pool()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register

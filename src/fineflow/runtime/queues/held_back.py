@@ -43,7 +43,7 @@ class HeldBack:
         self._woken: asyncio.Future[None] | None = None
         self._wishing: tuple[Callable[[], object], ...] = ()
         self.writing: Writing | None = None
-        self.beginning: Beginning | None = None
+        self.beginning: Cacheable | None = None
         self._asked = False  # stock wanted it before it began
         self._number = 0  # of calls that had been started by then
         self.since = 0.0

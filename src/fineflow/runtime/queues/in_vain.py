@@ -31,7 +31,7 @@ class Bound:
     def __init__(self, share: float) -> None:
         self.share = share
         self._taken = self._ahead = self._vain = 0  # requests of stock, or taken by it; ahead now; in vain
-        self._waiting: dict[Request, Callable[[], None]] = {}
+        self._waiting: dict[AheadRequest, Callable[[], None]] = {}
 
     @property
     def room(self) -> int:
@@ -97,7 +97,7 @@ class _State(Enum):
     OVER = auto()
 
 
-class Request:
+class AheadRequest:
     """One request ahead of stock. Thread-safe.
 
     sent: the component was called. tokens: those that its answer told.

@@ -38,18 +38,18 @@ _MOST = 65_536  # blocks that are remembered of a model
 _lock = threading.RLock()
 
 
-class Beginning(NamedTuple):
+class Cacheable(NamedTuple):
     """The part of a request that a provider may cache. explicit: the request says so, by a breakpoint at its end."""
 
     text: str
     explicit: bool
 
 
-beginning_readers: list[Callable[[Any], Beginning | None]] = []
+beginning_readers: list[Callable[[Any], Cacheable | None]] = []
 """Functions that find the beginning of a request in the arguments of a claim. Adapters append theirs at import."""
 
 
-def beginning_of(key: Any) -> Beginning | None:
+def beginning_of(key: Any) -> Cacheable | None:
     """Returns the beginning of a request with these arguments, if it is long enough for a cache."""
     if mode.get() == IGNORE:
         return None

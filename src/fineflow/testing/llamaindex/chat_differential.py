@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -94,6 +95,19 @@ def observe_chat(
 _LEFT_SECONDS = 5.0  # for a task that waits for a reader that has gone
 
 
+@contextmanager
+def _turn(seen: Conversation) -> Iterator[Turn]:
+    """Adds a turn, with what the block raises."""
+    turn = Turn()
+    seen.turns.append(turn)
+    try:
+        yield turn
+    except fineflow.PlanningError:
+        raise
+    except Exception as error:
+        turn.error = (type(error).__name__, str(error))
+
+
 class _Talk:
     """Holds one conversation with an object, and records its answers."""
 
@@ -107,16 +121,10 @@ class _Talk:
             asyncio.run(self._atalk(engine, seen))
             return
         for number, message in enumerate(self._messages):
-            turn = Turn()
-            seen.turns.append(turn)
-            try:
+            with _turn(seen) as turn:
                 response = getattr(engine, self._entry)(message, **({} if number else self._arguments()))
                 self._streamed(response, turn)
                 _returned(response, turn)
-            except fineflow.PlanningError:
-                raise
-            except Exception as error:
-                turn.error = (type(error).__name__, str(error))
             turn.history = shown(engine.chat_history)
 
     def _streamed(self, response: Any, turn: Turn) -> None:
@@ -131,16 +139,10 @@ class _Talk:
 
     async def _atalk(self, engine: Any, seen: Conversation) -> None:
         for number, message in enumerate(self._messages):
-            turn = Turn()
-            seen.turns.append(turn)
-            try:
+            with _turn(seen) as turn:
                 response = await getattr(engine, self._entry)(message, **({} if number else self._arguments()))
                 await self._astreamed(response, turn)
                 _returned(response, turn)
-            except fineflow.PlanningError:
-                raise
-            except Exception as error:
-                turn.error = (type(error).__name__, str(error))
             # LlamaIndex writes to memories in its own tasks; meanwhile another loop must not read a database.
             if left := asyncio.all_tasks() - {asyncio.current_task()}:
                 await asyncio.wait(left, timeout=_LEFT_SECONDS)

@@ -33,7 +33,7 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import VectorStoreQuery, VectorStoreQueryResult
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
-from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.gates import Gate, Meter, await_, wait
 from fineflow.testing.vectors import vector_of
 
 Answer = str | BaseException
@@ -54,16 +54,10 @@ class _Latency(BaseModel):
     meter: Meter = Field(default_factory=Meter, exclude=True, repr=False)
 
     def _pause(self, text: str) -> None:
-        if self.gate is not None:
-            self.gate.wait_sync()
-        if (seconds := self._takes(text)) > 0:
-            time.sleep(seconds)
+        wait(self.gate, self._takes(text))
 
     async def _apause(self, text: str) -> None:
-        if self.gate is not None:
-            await self.gate.wait()
-        if (seconds := self._takes(text)) > 0:
-            await asyncio.sleep(seconds)
+        await await_(self.gate, self._takes(text))
 
     def _takes(self, text: str) -> float:
         return self.latency(text) if callable(self.latency) else self.latency
@@ -247,15 +241,13 @@ class FakeStore(SimpleVectorStore):
 
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         with self._meter.work(query.query_str or ""):
-            if self._gate is not None:
-                self._gate.wait_sync()
+            wait(self._gate)
             time.sleep(self._latency)
             return super().query(query, **kwargs)
 
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         with self._meter.work(query.query_str or ""):
-            if self._gate is not None:
-                await self._gate.wait()
+            await await_(self._gate)
             await asyncio.sleep(self._latency)
             return super().query(query, **kwargs)
 

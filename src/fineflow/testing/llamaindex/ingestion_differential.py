@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from llama_index.core.vector_stores.simple import SimpleVectorStore
 from pydantic import Field, PrivateAttr
 
 import fineflow
-from fineflow.testing.gates import Gate, Meter
+from fineflow.testing.gates import Gate, Meter, await_, wait
 from fineflow.testing.llamaindex.differential import Observation, made_once, observed
 from fineflow.testing.llamaindex.fakes import FakeEmbedding
 from fineflow.testing.llamaindex.recording import differences
@@ -46,18 +45,12 @@ class TextEmbedding(FakeEmbedding):
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         with self.batches.work(str(len(texts))):
-            if self.batch_gate is not None:
-                self.batch_gate.wait_sync()
-            if self.batch_latency:
-                time.sleep(self.batch_latency)
+            wait(self.batch_gate, self.batch_latency)
             return self._embedded(texts)
 
     async def _aget_text_embeddings(self, texts: list[str]) -> list[list[float]]:
         with self.batches.work(str(len(texts))):
-            if self.batch_gate is not None:
-                await self.batch_gate.wait()
-            if self.batch_latency:
-                await asyncio.sleep(self.batch_latency)
+            await await_(self.batch_gate, self.batch_latency)
             return self._embedded(texts)
 
 
@@ -90,18 +83,12 @@ class RecordingStore(SimpleVectorStore):
             raise RuntimeError(f"addition {self._additions} fails")
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: Any) -> list[str]:
-        if self._gate is not None:
-            self._gate.wait_sync()
-        if self._latency:
-            time.sleep(self._latency)
+        wait(self._gate, self._latency)
         self._begin(nodes)
         return super().add(nodes, **add_kwargs)
 
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
-        if self._gate is not None:
-            await self._gate.wait()
-        if self._latency:
-            await asyncio.sleep(self._latency)
+        await await_(self._gate, self._latency)
         self._begin(nodes)
         return super().add(nodes, **kwargs)
 

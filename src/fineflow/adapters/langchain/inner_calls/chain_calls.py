@@ -8,7 +8,6 @@ walked through. As of langchain-classic 1.0 and langchain-core 1.7.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
 
-from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.trust import owner, same_method
+from fineflow.adapters.core.installers import if_imported, of_package
+from fineflow.adapters.core.invocation import is_async
+from fineflow.adapters.core.trust import of_packages_class, owner, unchanged
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.made_components import computes
@@ -51,7 +51,7 @@ def within(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -
 def _through_chain(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:
     chain, name, *given = args
     kind: Any = type(chain)
-    if not of_package(owner(kind, name).__module__):
+    if not of_packages_class(kind, name):
         return call(walk, _of_user(chain, name), given, dict(named))
     awaits = name in _ASYNC_ENTRIES
     if not awaits and name not in _ENTRIES:
@@ -75,7 +75,7 @@ def _through_chain(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any
 def _through_generate(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any:
     """Finds the requests of ``generate``. What it returns, with figures of the requests, is stock's to make."""
     model, name, *given = args
-    awaits = name.startswith("a")
+    awaits = is_async(name)
     several = given[0] if given else named.get("messages", named.get("prompts"))
     if not named.keys() <= {"messages", "prompts", "callbacks"} or len(given) > 1:
         raise Stop(f"calls .{name}() with settings")
@@ -182,9 +182,8 @@ class _Chains:
 
     def ask(self, model: Any, messages: Any) -> Any:
         """Returns the message by which a chat model answers. Finds the request."""
-        kind = type(model)
-        if not isinstance(model, BaseChatModel) or not all(same_method(kind, BaseChatModel, n) for n in _GENERATE):
-            raise Stop(f"asks a {kind.__name__}")
+        if not unchanged(model, BaseChatModel, _GENERATE):
+            raise Stop(f"asks a {type(model).__name__}")
         return self._call(model, ASKED[self._awaits], messages, stop=None, run_manager=UNKNOWN)
 
     def combined(self, chain: Any, inputs: Any) -> Any:
@@ -282,8 +281,8 @@ def _of_user(chain: Any, name: str) -> MethodType:
 def _written_by(chain: Any, name: str, *methods: str) -> None:
     """Raises Stop unless a chain has these methods as a class of langchain-classic defines them."""
     module, _, kind = f"{_CHAINS}{name}".rpartition(".")
-    base = getattr(sys.modules.get(module), kind, None)
-    if base is None or not all(same_method(type(chain), base, each) for each in methods):
+    base = if_imported(module, kind)
+    if base is None or not unchanged(chain, base, methods):
         raise Stop(f"calls a {type(chain).__name__}, which has methods of its own")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
 from typing import Any
 
 from langchain_core.retrievers import BaseRetriever
 
-from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.trust import of_packages_class, owner
 
 _SEARCHES = ("_get_docs", "_aget_docs")
 RUNS = ("_call", "_acall")
@@ -18,7 +17,7 @@ RUNS = ("_call", "_acall")
 
 def is_chain(kind: type) -> bool:
     """Returns True for a class of langchain-classic's chains, and the user's own made from these."""
-    base = getattr(sys.modules.get("langchain_classic.chains.base"), "Chain", None)
+    base = if_imported("langchain_classic.chains.base", "Chain")
     return base is not None and issubclass(kind, base)
 
 
@@ -29,7 +28,7 @@ def methods_inside(chain: Any) -> tuple[str, ...]:
         return ()
     names = _SEARCHES if isinstance(getattr(chain, "retriever", None), BaseRetriever) else ()
     names = RUNS if _independent(chain) else names
-    return tuple(name for name in names if of_package(owner(kind, name).__module__))
+    return tuple(name for name in names if of_packages_class(kind, name))
 
 
 def _independent(chain: Any) -> bool:

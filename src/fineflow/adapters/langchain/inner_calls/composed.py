@@ -25,6 +25,7 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.base import RunnableBindingBase
 
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.lookahead import UNKNOWN, Stop
 from fineflow.adapters.lookahead.values import Local, unknown
@@ -126,7 +127,7 @@ def handed_on(obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
 
 def function_in(obj: MadeFunction, name: str, value: Any) -> tuple[Any, list[Any], dict[str, Any]]:
     """Returns the function of a step, and its arguments, for a walk through it. Raises Stop."""
-    if _flags(obj.func) & CO_COROUTINE and not name.startswith("a"):
+    if _flags(obj.func) & CO_COROUTINE and not is_async(name):
         raise Stop("calls an async function in a sync call")
     if isinstance(obj.func, operator.itemgetter):
         raise Stop("takes several items")

@@ -29,10 +29,10 @@ from langchain_core.vectorstores import VectorStore
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.invocation import Invocation, is_async
 from fineflow.adapters.core.proxy import Planned, merged
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead, graph_ahead
 from fineflow.adapters.inner_calls.components import Components, Given
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
@@ -128,9 +128,7 @@ class Runnables(Components):
         if name in getattr(obj, "__dict__", {}) or not isinstance(defined, FunctionType):
             return False
         return (
-            name in ENTRIES | BATCHES | STREAMS
-            or name in (methods_of(obj) or ())
-            or of_package(owner(type(obj), name).__module__)
+            name in ENTRIES | BATCHES | STREAMS or name in (methods_of(obj) or ()) or of_packages_class(type(obj), name)
         )
 
     def _of_runnable(self, obj: Any) -> bool:
@@ -189,7 +187,7 @@ class Runnables(Components):
     def _method_key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if name not in (methods_of(obj) or ()) or named.get("callbacks") is not None:
             raise Stop(f"calls .{name}() of a {type(obj).__name__}")
-        believed = self._trusting or of_package(owner(type(obj), name).__module__)
+        believed = self._trusting or of_packages_class(type(obj), name)
         if not believed or name in getattr(obj, "__dict__", {}):
             raise Stop(f"calls .{name}() of a {type(obj).__name__}, a class of the user's own")
         return (*args, *named, *named.values())
@@ -243,7 +241,7 @@ class Runnables(Components):
         return name in STREAMS
 
     def awaits(self, name: str) -> bool:
-        return name.lstrip("_").startswith("a") and name not in ("apply", "apply_and_parse")
+        return is_async(name)
 
     def result(self, obj: Any, name: str) -> Any:
         while isinstance(obj, RunnableSequence | RunnableBindingBase | MadeSequence):

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.recognition import find
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.langchain.inner_calls.composed import (
     MadeParallel,
     MadeSequence,
@@ -70,7 +70,7 @@ def made(kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) ->
 
 
 def _of_component(obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
-    if not of_package(owner(type(obj), name).__module__) or name in getattr(obj, "__dict__", {}):
+    if not of_packages_class(type(obj), name) or name in getattr(obj, "__dict__", {}):
         raise Stop(f"calls .{name}() of a {type(obj).__name__}, a class of the user's own")
     if name in _FORMATS | _PARSES and not _is_plain_template(obj):
         raise Stop(f"calls .{name}() of a {type(obj).__name__} that may run code")

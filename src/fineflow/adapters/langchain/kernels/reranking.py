@@ -20,7 +20,7 @@ from fineflow.ir import Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
-from fineflow.runtime.call.query import Ended
+from fineflow.runtime.call.query import CarriedExit
 from fineflow.runtime.loop.workers import in_thread
 
 
@@ -110,7 +110,7 @@ async def _with_vectors(compressor: Any, vectors: DocumentVectors) -> Any:
     try:
         ready.__dict__["embeddings"] = Ready(compressor.embeddings, await vectors.get())
     except Exception as error:
-        failure = error.error if isinstance(error, Ended) else error
+        failure = error.error if isinstance(error, CarriedExit) else error
         ready.__dict__["embeddings"] = Ready(compressor.embeddings, {}, failure)
     return ready
 

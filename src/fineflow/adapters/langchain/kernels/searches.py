@@ -12,7 +12,7 @@ from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, curren
 from fineflow.adapters.langchain.kernels.vectors import QueryVector
 from fineflow.adapters.langchain.resources import engine_of
 from fineflow.adapters.langchain.run_recorder import Recorder
-from fineflow.adapters.langchain.stores.batched_search import Search
+from fineflow.adapters.langchain.stores.batched_search import RetrieverSearch
 from fineflow.adapters.langchain.stores.facts import (
     awaits_embeddings,
     has_vector,
@@ -109,7 +109,7 @@ async def _together(retriever: Any, query: str, engine: StoreEngine, recorder: R
     """Runs the search in a batch with those of other queries; returns None if it cannot be batched."""
     if not has_vector(retriever, query):
         return None
-    asked = Search(retriever, query, recorder.retriever(sync=True))
+    asked = RetrieverSearch(retriever, query, recorder.retriever(sync=True))
     with suppress(Exception):  # of the queue, not of a search: the search then runs alone
         found: list[Outcome] = await engine.queue.submit_async(Op.SEARCH, [asked])
         return found[0]

@@ -17,7 +17,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
-from fineflow.runtime.call.query import Ended
+from fineflow.runtime.call.query import CarriedExit
 from fineflow.runtime.loop.workers import in_thread
 
 
@@ -113,7 +113,7 @@ class QueryVector:
             except Exception as error:
                 if table.get(self._text) is embedding:
                     del table[self._text]
-                    return error.error if isinstance(error, Ended) else error
+                    return error.error if isinstance(error, CarriedExit) else error
 
 
 class DocumentVectors:

@@ -7,14 +7,14 @@ run manager gets the same tokens. Read: langchain-ollama 1.1.0.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.outputs import ChatResult
 
-from fineflow.adapters.core.trust import plain, same_method
+from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.trust import plain, unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,9 @@ class _Aggregating:
 
     def made(self, model: Any) -> bool:
         """Returns True if the model is of this class, as it was read: nothing overridden, replaced or rewritten."""
-        base = getattr(sys.modules.get(self.module), self.name, None)
+        base = if_imported(self.module, self.name)
         methods = (*self.way, self.source, *self.away, self.asource)
-        if base is None or not isinstance(model, base) or not vars(model).keys().isdisjoint(methods):
-            return False
-        return all(same_method(type(model), base, name) for name in methods) and self._as_read(base)
+        return base is not None and unchanged(model, base, methods) and self._as_read(base)
 
     def _as_read(self, base: type) -> bool:
         for way, source in ((self.way, self.source), (self.away, self.asource)):

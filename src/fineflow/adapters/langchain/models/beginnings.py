@@ -7,12 +7,12 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from fineflow.runtime.queues.provider_caches import Beginning
+from fineflow.runtime.queues.provider_caches import Cacheable
 
 _BREAKPOINTS = "cache_control", "cachePoint"  # of Anthropic and of Bedrock
 
 
-def beginning(key: Any) -> Beginning | None:
+def beginning(key: Any) -> Cacheable | None:
     """Returns what a provider may cache of a request: up to its last breakpoint, or all of it if it has none."""
     messages, _, options, engine = key
     if engine is not None:  # its queue decides
@@ -29,7 +29,7 @@ def beginning(key: Any) -> Beginning | None:
             if breaks:
                 ends.append(len(texts))
     end = len(texts) if "cache_control" in options else ends[-1]
-    return Beginning("\n".join(texts[: end or None]), bool(end))
+    return Cacheable("\n".join(texts[: end or None]), bool(end))
 
 
 def _blocks(content: Any) -> Iterator[tuple[str, bool]]:

@@ -15,11 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, cast
 
-from fineflow.adapters.core.trust import plain, same_method
+from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.trust import plain, unchanged
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
 from fineflow.adapters.langchain.models import offline_vllm
 from fineflow.backends import loaded
-from fineflow.backends.loaded import Failed, LoadedCrossEncoder, LoadedEmbedding, PerObject, Texts
+from fineflow.backends.loaded import ItemFailed, LoadedCrossEncoder, LoadedEmbedding, PerObject, Texts
 from fineflow.backends.loaded_llm import LoadedLLM
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
@@ -50,11 +51,9 @@ class _Known:
 
     def made(self, component: Any) -> bool:
         """Returns True if the component is of this class, with none of the methods overridden or replaced."""
-        base = getattr(sys.modules.get(self.module), self.name, None)
-        if base is None or not isinstance(component, base) or not vars(component).keys().isdisjoint(self.methods):
-            return False
-        kind = type(component)
-        return all(same_method(kind, base, name) and _as_written(kind, name) for name in self.methods)
+        base = if_imported(self.module, self.name)
+        known = base is not None and unchanged(component, base, self.methods)
+        return known and all(_as_written(type(component), name) for name in self.methods)
 
 
 def _as_written(kind: type, name: str) -> bool:
@@ -108,7 +107,7 @@ class _Local:
     async def _own(self, call: Callable[[], T]) -> T:
         """Runs a call of the component's own, on the thread of its model. Raises what it raises."""
         (found,) = await self._queue.submit_async(self._op, [call], label=self._label)
-        if isinstance(found, Failed):
+        if isinstance(found, ItemFailed):
             raise found.error
         result: T = found
         return result
@@ -133,7 +132,7 @@ class LocalEmbeddings(_Local):
         if settings is not None and self.current:
             item = Texts((text.replace("\n", " "),), settings)
             (found,) = await self._queue.submit_async(Op.EMBED, [item], label="embed query")
-            if not isinstance(found, Failed):
+            if not isinstance(found, ItemFailed):
                 vector: list[float] = found[0]
                 return vector
         return await self._own(lambda: component.embed_query(text))
@@ -147,7 +146,7 @@ class LocalEmbeddings(_Local):
             parts = loaded.blocks(self._model(), plain, dict(settings).get("batch_size", loaded.MAX_BATCH))
             items = [Texts(tuple(plain[i] for i in part), settings) for part in parts]
             found = await self._queue.submit_async(Op.EMBED, items, label="embed documents")
-            if not any(isinstance(vectors, Failed) for vectors in found):
+            if not any(isinstance(vectors, ItemFailed) for vectors in found):
                 placed = {
                     i: v for part, vectors in zip(parts, found, strict=True) for i, v in zip(part, vectors, strict=True)
                 }
@@ -171,7 +170,7 @@ class LocalCrossEncoder(_Local):
         component = self.component
         pairs = [(query, text) for text in texts]
         found = await self._queue.submit_async(Op.RERANK, pairs, label="rerank")
-        if not any(isinstance(score, Failed) for score in found):
+        if not any(isinstance(score, ItemFailed) for score in found):
             return found
         return list(await self._own(lambda: component.score(pairs)))
 
@@ -199,7 +198,7 @@ def encoder_of(embeddings: Any) -> Any:
 
 def of_local_model(embeddings: Any) -> bool:
     """Returns True for embeddings of a known class that holds its model, and of classes derived from it."""
-    bases = (getattr(sys.modules.get(row.module), row.name, None) for row in _EMBEDDINGS)
+    bases = (if_imported(row.module, row.name) for row in _EMBEDDINGS)
     return any(base is not None and isinstance(embeddings, base) for base in bases)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from fineflow.adapters.core.trust import plain, same_method
-from fineflow.backends.loaded import Failed, PerObject
-from fineflow.backends.loaded_llm import Asked, LoadedLLM
+from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.trust import plain, unchanged
+from fineflow.backends.loaded import ItemFailed, PerObject
+from fineflow.backends.loaded_llm import LoadedLLM, PromptItem
 from fineflow.ir import Op
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 
@@ -51,7 +52,7 @@ def engine_of(model: Any) -> LoadedLLM:
 def is_offline(model: Any) -> bool:
     """Returns True if a model is a ``VLLM`` whose calls go through a queue."""
     base = _class()
-    return base is not None and isinstance(model, base) and _known(model, base)
+    return base is not None and unchanged(model, base, _GENERATES) and _vllms_own(model.client)
 
 
 def in_use() -> bool:
@@ -60,15 +61,12 @@ def in_use() -> bool:
 
 
 def _class() -> Any:
-    return getattr(sys.modules.get(_MODULE), "VLLM", None)
+    return if_imported(_MODULE, "VLLM")
 
 
-def _known(model: Any, base: type) -> bool:
-    """Returns True if it generates by the unchanged methods of its class, and by vllm's own ``generate``."""
-    kind, client = type(model), model.client
-    if not vars(model).keys().isdisjoint(_GENERATES) or not all(same_method(kind, base, name) for name in _GENERATES):
-        return False
-    llm = getattr(sys.modules.get(_VLLM), "LLM", None)
+def _vllms_own(client: Any) -> bool:
+    """Returns True for an ``LLM`` of vllm with its own ``generate``."""
+    llm = if_imported(_VLLM, "LLM")
     if llm is None or type(client) is not llm or "generate" in vars(client):
         return False
     return str(plain(llm, "generate").__module__).startswith("vllm.")
@@ -87,14 +85,14 @@ class _Queued:
     def generate(self, prompts: Any, sampling_params: Any = None, **kwargs: Any) -> Any:
         """``LLM.generate``, on the thread that makes all calls. Raises what it raises."""
         if not kwargs and type(prompts) is list and sampling_params is not None:
-            items = [Asked(prompt, sampling_params) for prompt in prompts if type(prompt) is str]
+            items = [PromptItem(prompt, sampling_params) for prompt in prompts if type(prompt) is str]
             if len(items) == len(prompts) and items:
                 found = self._queue.submit_sync(Op.DECODE, items, label="decode")
-                if not any(isinstance(each, Failed) for each in found):
+                if not any(isinstance(each, ItemFailed) for each in found):
                     return found
         (whole,) = self._queue.submit_sync(
             Op.DECODE, [lambda: self._llm.generate(prompts, sampling_params, **kwargs)], label="decode"
         )
-        if isinstance(whole, Failed):
+        if isinstance(whole, ItemFailed):
             raise whole.error
         return whole

@@ -14,7 +14,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.outputs import ChatResult
 
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import owner, put_on
 
 _METHODS = ("_generate", "_agenerate", "_stream", "_astream")
 # Packages of LangChain's own whose models stream what they generate.
@@ -28,7 +28,7 @@ _PACKAGES = frozenset(
 
 def sums_up(model: Any) -> bool:
     """Returns True for a provider's chat model as its package defines it, unless streaming is turned off."""
-    if not isinstance(model, BaseChatModel) or not vars(model).keys().isdisjoint(_METHODS):
+    if not isinstance(model, BaseChatModel) or put_on(model, _METHODS):
         return False
     modules = [owner(type(model), name).__module__.partition(".")[0] for name in _METHODS]
     return len(set(modules)) == 1 and modules[0] in _PACKAGES and model.disable_streaming is False

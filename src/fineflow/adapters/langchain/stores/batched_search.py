@@ -13,7 +13,7 @@ from fineflow.adapters.core.batched_search import OneMatrix
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class RetrieverSearch:
     """A query for a retriever whose store has the query's vector ready."""
 
     retriever: VectorStoreRetriever

@@ -23,7 +23,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.core.deferred import session_here
-from fineflow.adapters.core.installers import of_application
+from fineflow.adapters.core.installers import foreign, if_imported
 from fineflow.adapters.core.trust import same_method
 from fineflow.adapters.core.unfinished import Unfinished
 from fineflow.adapters.langchain.components.embeddings import EngineEmbeddings
@@ -85,7 +85,7 @@ _WRITES = (
 def defer_writes() -> None:
     """Lets sessions defer the writes of stores whose modules are imported."""
     for each in _WRITES:
-        kind = getattr(sys.modules.get(each.module), each.name, None)
+        kind = if_imported(each.module, each.name)
         own = vars(kind).get(each.method) if isinstance(kind, type) else None
         if callable(own) and not hasattr(own, _WRAPPED):
             made = _deferring(kind, own, each)
@@ -132,10 +132,8 @@ def _deferred(
 
 def _trusted(embeddings: Any) -> bool:
     """Returns True for embeddings of a package, or declared @external: user code is called when stock calls it."""
-    kind = type(embeddings)
-    if not isinstance(embeddings, Embeddings):
-        return False
-    return not any(of_application(each.__module__) and not declared_external(each) for each in kind.__mro__)
+    classes = type(embeddings).__mro__
+    return isinstance(embeddings, Embeddings) and all(foreign(each) or declared_external(each) for each in classes)
 
 
 def _on_any_loop(embeddings: Any) -> bool:

@@ -13,6 +13,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.core.batched_search import chroma_contents
+from fineflow.adapters.core.trust import put_on
 from fineflow.adapters.langchain.kernels.common import LeftToStock
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES, Known, row_of
 
@@ -32,7 +33,7 @@ def known(store: VectorStore) -> Known | None:
 def overridden(store: VectorStore) -> bool:
     """Returns True if a method was replaced on this very object."""
     row = row_of(store)
-    return not vars(store).keys().isdisjoint(SEARCHES if row is None else row.methods)
+    return put_on(store, SEARCHES if row is None else row.methods)
 
 
 def contents(store: Any) -> Any:

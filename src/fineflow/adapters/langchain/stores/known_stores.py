@@ -6,7 +6,6 @@ Read: langchain-chroma 1.1.0, langchain-core 1.7.2, FAISS of langchain-community
 from __future__ import annotations
 
 import copy as copying
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,6 +14,7 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 
 from fineflow.adapters.core.batched_search import CHROMA, Together, chroma_contents
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.resources import pooled
 from fineflow.adapters.langchain.stores.batched_search import MEMORY
 
@@ -70,7 +70,7 @@ class Known:
     @property
     def base(self) -> type | None:
         """The class, if its module is imported."""
-        found: type | None = getattr(sys.modules.get(self.module), self.name, None)
+        found: type | None = if_imported(self.module, self.name)
         return found
 
     @property

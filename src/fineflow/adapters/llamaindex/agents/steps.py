@@ -16,8 +16,7 @@ from llama_index.core.workflow import Context, Event
 from workflows.context.state_store import InMemoryStateStore, get_by_path
 from workflows.utils import get_steps_from_class
 
-from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
@@ -36,7 +35,7 @@ def steps_of(workflow: Any) -> Mapping[str, FunctionType]:
         name: func
         for name, func in found.items()
         if isinstance(func, FunctionType)
-        and not of_package(owner(type(workflow), name).__module__)
+        and not of_packages_class(type(workflow), name)
         and called_by(MethodType(func, workflow))
     }
 

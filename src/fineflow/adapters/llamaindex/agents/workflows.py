@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType, MethodType
 from typing import Any
 
@@ -39,6 +39,7 @@ from fineflow.options import Options
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.trace import Trace
+from fineflow.runtime.loop.scopes import setting
 from fineflow.runtime.queues import request_context
 
 _TOOLS = {
@@ -210,18 +211,11 @@ def _begun(entry: str) -> Summary:
     return Summary(trace=Trace(entry, now, now, ()))
 
 
-@contextmanager
-def _known_as_query() -> Iterator[None]:
+def _known_as_query() -> AbstractContextManager[None]:
     """Assigns the engine requests of tasks started in the block to one query that begins now."""
     if request_context.query.get():
-        yield
-        return
-    query, began = request_context.query.set(f"run-{next(_numbers)}"), request_context.started.set(events.now())
-    try:
-        yield
-    finally:
-        request_context.started.reset(began)
-        request_context.query.reset(query)
+        return nullcontext()
+    return setting((request_context.query, f"run-{next(_numbers)}"), (request_context.started, events.now()))
 
 
 def _in_this_process(workflow: Any) -> bool:

@@ -25,6 +25,7 @@ from llama_index.core.storage.kvstore.types import MutableMappingKVStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Symbol
+from fineflow.adapters.core.own_state import known_class
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
@@ -33,7 +34,7 @@ from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches, Wan
 from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow_transformation, tapped
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
-from fineflow.adapters.llamaindex.thread_affinity import known_arguments, known_class, may_leave
+from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
 from fineflow.ir import Effect, Effects, Op, Ref
 from fineflow.runtime.queues.component_calls import has_limit
 

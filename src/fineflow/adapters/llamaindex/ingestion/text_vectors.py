@@ -16,9 +16,10 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.claiming import Claiming
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered, believed
+from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import (
@@ -32,14 +33,14 @@ from fineflow.adapters.llamaindex.methods import (
     same,
     unblocked,
 )
-from fineflow.adapters.llamaindex.models.embeddings import engine_name
+from fineflow.adapters.llamaindex.models.embeddings import check_embeds, engine_name
 from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
-from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.call.streams import Stream, Waking
 
 BATCHES = "batches"
 """Value of EMBED's parameter ``of``: batches of texts, as stock requests them."""
@@ -60,13 +61,14 @@ class Batch(NamedTuple):
     group: int
 
 
-class Wanted:
+class Wanted(Waking):
     """The batches of one call that are known so far. Written from any thread, read on the loop of the call.
 
     The graph is at most one group ahead of stock: while stock adds a group to the store, the next one is embedded.
     """
 
     def __init__(self, claims: Claiming) -> None:
+        super().__init__()
         self._claims = claims
         self.batches: Stream[Batch] = Stream()
         self._group = 0  # the group that stock is embedding
@@ -152,16 +154,10 @@ class TextBatches:
 def lower_texts(model: Any, texts: Leaf, b: IndexBuilder) -> Leaf:
     """Appends EMBED for the texts of documents. Raises NotLowered."""
     kind = type(model)
-    if not as_written(model, BaseEmbedding, *_AROUND) or not vars(model).keys().isdisjoint(_INNER):
+    if not as_written(model, BaseEmbedding, *_AROUND):
         raise NotLowered(f"how {kind.__name__} embeds texts is not recognised")
-    if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
-        raise NotLowered("the embedding model has a cache or a rate limiter")
     ours, local = kind is EngineEmbedding, _local(model)
-    if not ours and local is None:
-        believed_class(model, b)
-        believed(model, _INNER, b)
-        if not all(quiet(kind, name) for name in _asked(kind, b.sync)):
-            raise NotLowered(f"it is not known that {kind.__name__} does no more than embed")
+    check_embeds(model, "texts", _INNER, _asked(kind, b.sync) if not ours and local is None else (), b)
     effects = PURE if ours else Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
     return b.add(
         Op.EMBED,

@@ -45,6 +45,12 @@ from fineflow.adapters.llamaindex.methods import move
 from fineflow.adapters.llamaindex.models.llms import in_turn, model_known, shadow_llm
 from fineflow.adapters.llamaindex.thread_affinity import may_leave
 
+ENGINE_METHODS = (
+    *("query", "aquery", "_query", "_aquery", "retrieve", "aretrieve", "synthesize", "asynthesize"),
+    *("_apply_node_postprocessors", "_async_apply_node_postprocessors"),
+)
+"""Methods that define a ``RetrieverQueryEngine``."""
+
 SUMMARIZER = "summarizer"
 _QUERYING = ("query", "aquery", "_query", "_aquery")
 _UNLOWERED = unlowered("its parts run ahead by themselves")

@@ -24,7 +24,7 @@ from fineflow.adapters.llamaindex.builder import (
 )
 from fineflow.adapters.llamaindex.inner_calls import looking_through
 from fineflow.adapters.llamaindex.lowering import containers, routers, subquestions
-from fineflow.adapters.llamaindex.lowering.engine_methods import ENGINE_METHODS
+from fineflow.adapters.llamaindex.lowering.containers import ENGINE_METHODS
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import lower_retrieval, shadow_retrieval
 from fineflow.adapters.llamaindex.methods import off_loop
 

@@ -28,7 +28,7 @@ from llama_index.core.schema import MetadataMode
 from llama_index.core.types import PydanticProgramMode
 
 from fineflow.adapters.core.installers import module_of
-from fineflow.adapters.core.trust import NotLowered
+from fineflow.adapters.core.trust import NotLowered, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.kernels.answers import refined
 from fineflow.adapters.llamaindex.lowering.prompts import check_packing, check_template
@@ -149,7 +149,7 @@ def _own_predict(llm: LLM) -> FunctionType | None:
 def _check_structured(processor: Any, b: IndexBuilder) -> None:
     _check_functions(processor, b)
     llm, template = processor.llm, processor.choice_select_prompt
-    if not vars(llm).keys().isdisjoint(_STRUCTURED):
+    if put_on(llm, _STRUCTURED):
         raise NotLowered("a method has been put on the model")
     if _own_predict(llm) is not None:
         schema = getattr(llm, "_should_use_structure_outputs", None)  # as OpenAI has it

@@ -33,8 +33,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.kernels.written import items_written
-from fineflow.adapters.llamaindex.lowering.containers import SUB_QUESTIONS, shadow_container
-from fineflow.adapters.llamaindex.lowering.engine_methods import ENGINE_METHODS
+from fineflow.adapters.llamaindex.lowering.containers import ENGINE_METHODS, SUB_QUESTIONS, shadow_container
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import lower_search
 from fineflow.adapters.llamaindex.lowering.synthesizers import Given, kind_of, lower_answers
 from fineflow.adapters.llamaindex.methods import as_written, exactly, method

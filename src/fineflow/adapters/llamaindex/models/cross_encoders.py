@@ -18,9 +18,9 @@ from llama_index.core.postprocessor import SentenceTransformerRerank
 from llama_index.core.schema import MetadataMode
 
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
 from fineflow.adapters.llamaindex.methods import as_written, method
-from fineflow.backends.loaded import Failed, PerObject, refusal
+from fineflow.adapters.llamaindex.thread_affinity import known_nodes
+from fineflow.backends.loaded import ItemFailed, PerObject, refusal
 from fineflow.backends.loaded_rerank import LoadedReranker, Pairs
 from fineflow.ir import Op
 from fineflow.runtime.queues.batch_queue import batch_queue_of
@@ -127,6 +127,6 @@ class _Queued(wrapt.ObjectProxy[Any]):
         ready = [] if here is None else here.call.memory(_Ready)
         place = next((i for i, (pairs, _) in enumerate(ready) if pairs == inputs), None)
         found = self._self_scorer.score(inputs) if place is None else ready.pop(place)[1]
-        if isinstance(found, Failed):
+        if isinstance(found, ItemFailed):
             raise found.error
         return found

@@ -11,8 +11,9 @@ from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.devices import engine_on
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered, believed
+from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import (
@@ -70,17 +71,29 @@ def check_embedding(model: Any, b: IndexBuilder) -> None:
 
 def _check(model: Any, names: tuple[str, ...], b: IndexBuilder) -> None:
     """Raises NotLowered unless a model's methods ``names`` are known to do no more than embed."""
-    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING) or not vars(model).keys().isdisjoint(names):
+    if not as_written(model, BaseEmbedding, *_AROUND, *_AGGREGATING):
         raise NotLowered(f"how {type(model).__name__} embeds queries is not recognised")
+    local = encoder_of(model)
+    known = type(model) is EngineEmbedding or (local is not None and (names == _EMBEDDING or local.embeds_texts))
+    check_embeds(model, "queries", names, () if known else names, b)
+
+
+def check_embeds(model: Any, what: str, names: tuple[str, ...], asked: tuple[str, ...], b: IndexBuilder) -> None:
+    """Raises NotLowered unless a model's methods do no more than embed, as they are wrapped and as they are called.
+
+    names: of methods, which may not be set on the model itself. asked: those that do the work, for a model that is not
+    known; empty if it is.
+    """
+    kind = type(model)
+    if put_on(model, names):
+        raise NotLowered(f"how {kind.__name__} embeds {what} is not recognised")
     if model.embeddings_cache is not None or getattr(model, "rate_limiter", None) is not None:
         raise NotLowered("the embedding model has a cache or a rate limiter")
-    local = encoder_of(model)
-    if type(model) is EngineEmbedding or (local is not None and (names == _EMBEDDING or local.embeds_texts)):
-        return
-    believed_class(model, b)
-    believed(model, names, b)
-    if not all(quiet(type(model), name) for name in names):
-        raise NotLowered(f"it is not known that {type(model).__name__} does no more than embed")
+    if asked:
+        believed_class(model, b)
+        believed(model, names, b)
+        if not all(quiet(kind, name) for name in asked):
+            raise NotLowered(f"it is not known that {kind.__name__} does no more than embed")
 
 
 def _quiet(model: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -15,8 +15,9 @@ from llama_index.core.prompts import PromptTemplate
 
 from fineflow.adapters.core.builder import TEXT, VALUE, Builder, Leaf
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.installers import module_of
-from fineflow.adapters.core.own_state import keeps_state
+from fineflow.adapters.core.installers import foreign, module_of
+from fineflow.adapters.core.invocation import is_async, sync_name
+from fineflow.adapters.core.own_state import keeps_state, known_class
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
@@ -78,7 +79,7 @@ def asked(kind: type, name: str) -> str | None:
     """
     if issubclass(kind, CustomLLM):
         if name in ("achat", "acomplete") and same(kind, CustomLLM, name):
-            name = name[1:]
+            name = sync_name(name)
         if name == "chat" and same(kind, CustomLLM, name):
             name = "complete"
     return name if kind is EngineLLM or quiet(kind, name) else None
@@ -174,7 +175,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
     kind = type(llm)
     if not isinstance(llm, LLM) or not same(kind, LLM, *_PREDICTING):
         raise NotLowered(f"{kind.__name__} overrides predict")
-    if not vars(llm).keys().isdisjoint((*ASKING, *_PREDICTING)):
+    if put_on(llm, (*ASKING, *_PREDICTING)):
         raise NotLowered("a method has been put on the model")
     if getattr(llm, "rate_limiter", None) is not None:  # models of older releases have none
         raise NotLowered("the model has a rate limiter, which counts calls when they are made")
@@ -197,7 +198,7 @@ def model_effects(llm: Any, b: Builder, name: str) -> Effects:
         return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
     called = name if name != "predict" else "chat" if llm.metadata.is_chat_model else "complete"
     found = {asked(kind, prefix + called) for prefix in ("", "a")}
-    if None in found or len({each.removeprefix("a") for each in found if each}) != 1:
+    if None in found or len({sync_name(each) for each in found if each}) != 1:
         raise NotLowered(f"it is not known that {kind.__name__}.{called} does no more than answer")
     return Effects(Effect.EXTERNAL, "", f"{kind.__name__} calls out")
 
@@ -209,6 +210,16 @@ def _ours(function: Any) -> bool:
 def text_of(family: str, response: Any) -> str:
     """Returns the text of a response, as ``predict`` does."""
     return (response.message.content or "") if family == "chat" else str(response.text)
+
+
+def asking(llm: Any, wanted: Request, *, sync: bool) -> Callable[[Entry], Awaitable[Any]]:
+    """Returns the work of a primitive (``Execution.work``) that asks a model (``ask``)."""
+
+    async def start(entry: Entry) -> Any:
+        entry.running()
+        return await ask(llm, wanted, sync=sync)
+
+    return start
 
 
 async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
@@ -223,7 +234,7 @@ async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
     if found is None:  # a mock has been put on the class since
         raise LeftToStock(f"{type(llm).__name__}.{name} is no longer a function")
     function = found.function
-    if not name.startswith("a"):
+    if not is_async(name):
         return await in_thread(lambda: function(llm, *args, **kwargs))
     if blocks(type(llm), name):
         return await unblocked(function, llm, *args, **kwargs)
@@ -306,7 +317,7 @@ def in_turn(holder: Any, site: Site) -> Any:
     """
     known = getattr(holder, "__dict__", {})
     name = next((each for each in ("_llm", "llm") if isinstance(known.get(each), LLM)), "")
-    if not name or servers.bound(known[name]) is None or not library_class(type(holder)):
+    if not name or servers.bound(known[name]) is None or not all(map(foreign, type(holder).__mro__)):
         return holder
     site.reads(holder)
     made = copy.copy(holder)

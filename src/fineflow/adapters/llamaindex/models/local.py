@@ -8,14 +8,14 @@ Written against llama-index-embeddings-huggingface 0.8.0.
 from __future__ import annotations
 
 import inspect
-import sys
 import weakref
 from typing import Any
 
-from fineflow.adapters.core.trust import plain
+from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.trust import plain, put_on
 from fineflow.adapters.llamaindex.methods import method
 from fineflow.adapters.llamaindex.models.cross_encoders import scorer_of
-from fineflow.backends.loaded import Failed, LoadedEmbedding, PerObject, Texts, refusal
+from fineflow.backends.loaded import ItemFailed, LoadedEmbedding, PerObject, Texts, refusal
 from fineflow.backends.loaded_rerank import LoadedReranker
 from fineflow.ir import Op
 from fineflow.runtime.loop.workers import in_thread
@@ -50,7 +50,7 @@ class LocalEmbedding:
     def embeds_texts(self) -> bool:
         """True if the component also embeds texts by the library's own methods."""
         component: Any = self._component()
-        if component is None or not vars(component).keys().isdisjoint(_TEXTS):
+        if component is None or put_on(component, _TEXTS):
             return False
         return all(_as_written(type(component), name) for name in _TEXTS)
 
@@ -67,7 +67,7 @@ class LocalEmbedding:
         component: Any = self._component()
         item = Texts(texts, _settings(component, prompt))
         (found,) = await self._queue.submit_async(Op.EMBED, [item], label=f"embed {prompt}")
-        if not isinstance(found, Failed):
+        if not isinstance(found, ItemFailed):
             return list(found)
         # The component retries, with pauses, for which other queries should not have to wait: so in a thread.
         own = method(type(component), name)
@@ -110,7 +110,7 @@ def one_at_a_time(llm: Any) -> str:
     Written against llama-index-llms-vllm 0.8.0; its async methods block the event loop; with a server, ``_client`` is
     None.
     """
-    base = getattr(sys.modules.get("llama_index.llms.vllm.base"), "Vllm", None)
+    base = if_imported("llama_index.llms.vllm.base", "Vllm")
     if base is None or not isinstance(llm, base) or getattr(llm, "_client", None) is None:
         return ""
     return "the LLM of vllm in it takes one call at a time; VLLMEngine takes many"
@@ -127,8 +127,8 @@ def _local(component: Any) -> LocalEmbedding | None:
 
 def _known(component: Any) -> bool:
     """Returns True for exactly a ``HuggingFaceEmbedding``, with its own methods."""
-    base = getattr(sys.modules.get(_MODULE), _NAME, None)
-    if base is None or type(component) is not base or not vars(component).keys().isdisjoint(_METHODS):
+    base = if_imported(_MODULE, _NAME)
+    if base is None or type(component) is not base or put_on(component, _METHODS):
         return False
     return all(_as_written(base, name) for name in _METHODS)
 

@@ -20,7 +20,10 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.llm import LLM
 
 from fineflow.adapters.core import server_requests
+from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.shadows import Site
+from fineflow.adapters.core.trust import put_on
 from fineflow.adapters.llamaindex.methods import same
 from fineflow.runtime import servers
 from fineflow.runtime.loop.workers import in_thread
@@ -58,12 +61,12 @@ def _base(llm: Any) -> type | None:
     """Returns the library class whose methods an LLM has; None for others."""
     base = next((base for each in _CLASSES if (base := _class(each)) is not None and isinstance(llm, base)), None)
     kind: Any = type(llm)
-    known = base is not None and vars(llm).keys().isdisjoint(_METHODS) and _unchanged(kind, base)
+    known = base is not None and not put_on(llm, _METHODS) and _unchanged(kind, base)
     return base if known else None
 
 
 def _class(named: tuple[str, str]) -> Any:
-    return getattr(sys.modules.get(named[0]), named[1], None)  # if such a model exists, its module is imported
+    return if_imported(named[0], named[1])  # if such a model exists, its module is imported
 
 
 @lru_cache(maxsize=64)
@@ -156,7 +159,7 @@ def shadow(llm: Any, site: Site) -> Any:
         own = partial(_aown if name.startswith("_a") else _own, llm, name, site.leaf)
         held[name] = site.claims(own, partial(_key, name), awaits=name.startswith("_a"))
     for name in _STREAMS:
-        held[name] = (_astreaming if name.startswith("_a") else _streaming)(llm, site.leaf, name)
+        held[name] = (_astreaming if is_async(name) else _streaming)(llm, site.leaf, name)
     copy.__dict__.update(held)
     return copy
 

@@ -7,7 +7,7 @@ from typing import Any
 from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse
 
 from fineflow.runtime.events import Tokens
-from fineflow.runtime.queues.provider_caches import Beginning
+from fineflow.runtime.queues.provider_caches import Cacheable
 
 
 def tokens(result: Any) -> Tokens | None:
@@ -38,13 +38,13 @@ def _of(obj: Any, name: str) -> Any:
     return obj.get(name) if isinstance(obj, dict) else getattr(obj, name, None)
 
 
-def beginning(key: Any) -> Beginning | None:
+def beginning(key: Any) -> Cacheable | None:
     """Returns what a provider may cache of a request with this key (``llms.Request``); None for other keys."""
     match key:
         case ("chat", [ChatMessage(), *_] as messages, dict()):
             text = "\n".join(f"{each.role}\n{each.content}" for each in messages)
             explicit = any("cache_control" in str(each.additional_kwargs) for each in messages)
-            return Beginning(text, explicit)
+            return Cacheable(text, explicit)
         case ("complete", str(prompt), *_):
-            return Beginning(prompt, False)
+            return Cacheable(prompt, False)
     return None

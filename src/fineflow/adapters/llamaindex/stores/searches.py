@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore, Vector
 
 from fineflow.adapters.core.batched_search import CHROMA, OneMatrix, Outcome, Together, chroma_contents
 from fineflow.adapters.core.builder import Builder
+from fineflow.adapters.core.installers import if_imported
 from fineflow.adapters.core.resources import StoreEngine, any_stand, stand, standing_for
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.methods import as_written, method
@@ -111,7 +111,7 @@ def _known(store: Any) -> Known | None:
 def _row(store: Any) -> tuple[Known, type] | None:
     """Returns the row of a store's class or base class, and that class; None if there is none."""
     for row in KNOWN:
-        base = getattr(sys.modules.get(row.module), row.name, None)
+        base = if_imported(row.module, row.name)
         if base is not None and isinstance(store, base):
             return row, base
     return None
@@ -211,7 +211,7 @@ async def acounted(obj: Any, leaf: str, own: Callable[[], Awaitable[T]]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class StoreSearch:
     """A query for a store, with the settings of its retriever."""
 
     store: Any
@@ -225,7 +225,7 @@ class Search:
         return own.function(self.store if store is None else store, self.query, **self.settings)
 
 
-def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreEngine, Search] | None:
+def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreEngine, StoreSearch] | None:
     """Returns the engine that a search is queued at, and its item there; None if the search runs alone.
 
     Modes other than the default query a collection more than once, or fit models to the results.
@@ -233,7 +233,7 @@ def _queued(store: Any, query: Any, settings: Mapping[str, Any]) -> tuple[StoreE
     if type(query) is not VectorStoreQuery or query.mode != VectorStoreQueryMode.DEFAULT or not query.query_embedding:
         return None
     engine = engine_of(store)
-    return None if engine is None or not engine.waits else (engine, Search(store, query, settings))
+    return None if engine is None or not engine.waits else (engine, StoreSearch(store, query, settings))
 
 
 def searched(store: Any, query: Any, settings: Mapping[str, Any], leaf: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead import calls, iteration
@@ -136,11 +137,8 @@ def _item(f: Frame, container: Any, key: Any) -> Any:
 
 @rule("UNPACK_SEQUENCE")
 def _unpack(f: Frame, ins: Instruction) -> None:
-    source = f.pop()
-    parts = iteration.elements(f.walk, source)
+    parts = _popped_parts(f, ins.arg)
     if parts is None:
-        f.walk.tries.raises()
-        f.stack += [f.walk.aliases.part(source)] * ins.arg
         return
     if len(parts) != ins.arg:
         raise Stop("may raise an exception")
@@ -148,14 +146,21 @@ def _unpack(f: Frame, ins: Instruction) -> None:
         f.push(part)
 
 
-@rule("UNPACK_EX")
-def _unpack_rest(f: Frame, ins: Instruction) -> None:
-    before, after = ins.arg & 255, ins.arg >> 8
+def _popped_parts(f: Frame, count: int) -> Sequence[Any] | None:
+    """Returns the elements of a value from the stack; None where that many unknown ones are there in its place."""
     source = f.pop()
     parts = iteration.elements(f.walk, source)
     if parts is None:
         f.walk.tries.raises()
-        f.stack += [f.walk.aliases.part(source)] * (before + 1 + after)
+        f.stack += [f.walk.aliases.part(source)] * count
+    return parts
+
+
+@rule("UNPACK_EX")
+def _unpack_rest(f: Frame, ins: Instruction) -> None:
+    before, after = ins.arg & 255, ins.arg >> 8
+    parts = _popped_parts(f, before + 1 + after)
+    if parts is None:
         return
     end = len(parts) - after
     if end < before:

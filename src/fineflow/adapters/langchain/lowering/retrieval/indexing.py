@@ -30,7 +30,7 @@ from fineflow.adapters.langchain.kernels.searches import search
 from fineflow.adapters.langchain.kernels.vectors import Direct, embed
 from fineflow.adapters.langchain.lowering.retrieval.early_vectors import embed_early
 from fineflow.adapters.langchain.lowering.retrieval.ingest import STORES, ClaimingEmbeddings, row_of_writes
-from fineflow.adapters.langchain.lowering.retrieval.retrievers import module_of, shadow_vectorstore
+from fineflow.adapters.langchain.lowering.retrieval.retrievers import defined_in, shadow_vectorstore
 from fineflow.adapters.langchain.models.local import LocalEmbeddings, encoder_of
 from fineflow.adapters.langchain.stores.facts import EMBEDS, known
 from fineflow.adapters.langchain.stores.known_stores import KNOWN, SEARCHES, Known
@@ -94,7 +94,7 @@ def _own_code(splitter: Any) -> str:
     for name, value in vars(splitter).items():
         if isinstance(value, BuiltinFunctionType) or not isinstance(value, (FunctionType, MethodType, partial)):
             continue
-        if not of_package(module_of(value)) and not analyse(value).pure:
+        if not of_package(defined_in(value)) and not analyse(value).pure:
             return f"its splitter holds a function of your own ({name}) that is not known to be pure"
     return ""
 

@@ -17,6 +17,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, VALUE, Leaf, Record, Symbol
 from fineflow.adapters.core.devices import engine_on, store_on
 from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.own_state import known_itself
 from fineflow.adapters.core.recognition import Row, held
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, OwnClass, believed
@@ -30,7 +31,6 @@ from fineflow.adapters.langchain.resources import keep_to_connections
 from fineflow.adapters.langchain.run_recorder import starts_runs
 from fineflow.adapters.langchain.stores.facts import EMBEDS, known, own_function, query_embeddings
 from fineflow.adapters.langchain.stores.known_stores import SEARCHES
-from fineflow.declare import declared_external
 from fineflow.ir import Effect, Effects, Graph, Op, Ref
 from fineflow.ir.traverse import combined
 
@@ -80,18 +80,7 @@ def lower_vectorstore(retriever: VectorStoreRetriever, value: Symbol, b: ChainBu
         )
         args["vector"] = vector.ref
     keep_to_connections(store)
-    effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
-    return b.add(
-        Op.SEARCH,
-        args,
-        component=retriever,
-        engine=type(store).__name__,
-        effects=effects,
-        kind=DOCUMENTS,
-        foreign=True,
-        assumed=b.assume_pure,
-        **store_on(store),
-    )
+    return b.search(retriever, args, store, foreign=True, assumed=b.assume_pure, **store_on(store))
 
 
 def held_by(retriever: Any) -> Iterator[Any]:
@@ -140,7 +129,7 @@ def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symb
         raise NotLowered("its search takes no run manager")
     believed(retriever, _FINDING, b)
     if not b.assume_pure:
-        own = None if b.trusting else next((each for each in kind.__mro__ if _undeclared(each)), None)
+        own = None if b.trusting else next((each for each in kind.__mro__ if not known_itself(each)), None)
         if own is not None:
             raise OwnClass(own)
         if (b.trusting or of_package(kind.__module__)) and (why := _own_part(retriever)):
@@ -161,13 +150,6 @@ def _lower_any(retriever: BaseRetriever, value: Symbol, b: ChainBuilder) -> Symb
     )
 
 
-def _undeclared(kind: type) -> bool:
-    """Returns True for a class of the user's own with methods that no declaration is about."""
-    if of_package(kind.__module__) or kind.__module__ in _PLAIN or declared_external(kind):
-        return False
-    return any(isinstance(each, FunctionType) and each.__module__ == kind.__module__ for each in vars(kind).values())
-
-
 def _own_part(retriever: BaseRetriever) -> str:
     """Returns why parts of a retriever keep it from running ahead: code of the user's, or another runnable; or ""."""
     kind = type(retriever).__name__
@@ -177,7 +159,7 @@ def _own_part(retriever: BaseRetriever) -> str:
                 return f"{kind} runs another runnable ({name}), which only stock can place"
             for inner in held(part, _HELD):
                 code = inner if isinstance(inner, (FunctionType, MethodType, partial)) else type(inner)
-                if name not in _SHOWN and not of_package(module_of(code)) and module_of(code) not in _PLAIN:
+                if name not in _SHOWN and not of_package(defined_in(code)) and defined_in(code) not in _PLAIN:
                     return f"{kind} holds code of your own ({name})"
     return ""
 
@@ -188,8 +170,8 @@ def _parts(value: Any) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else (value,)
 
 
-def module_of(code: Any) -> str:
-    """Returns the name of the module that defines a function or class."""
+def defined_in(code: Any) -> str:
+    """Returns the module that a function, that of a partial, or a class says that it was defined in."""
     while isinstance(code, partial):
         code = code.func
     return str(getattr(code, "__module__", ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,7 +13,7 @@ from llama_index.core.indices.vector_store.retrievers import VectorIndexAutoRetr
 from llama_index.core.retrievers import VectorIndexRetriever
 from llama_index.core.schema import QueryBundle
 
-from fineflow.adapters.core.builder import DOCUMENTS, VALUE, Leaf, Symbol
+from fineflow.adapters.core.builder import VALUE, Leaf, Symbol
 from fineflow.adapters.core.devices import store_on
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
@@ -35,9 +34,10 @@ from fineflow.adapters.llamaindex.stores.searches import (
     unready,
 )
 from fineflow.adapters.llamaindex.thread_affinity import may_leave
-from fineflow.ir import Effect, Effects, Op, Primitive
+from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.call.streams import Waking
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.component_calls import permit_block
 
@@ -77,16 +77,7 @@ def _stock_search(retriever: Any, query: Leaf, b: IndexBuilder) -> Leaf:
             by_stock=True,
         )
         args["vector"] = vector.ref
-    effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
-    return b.add(
-        Op.SEARCH,
-        args,
-        component=retriever,
-        engine=type(store).__name__,
-        effects=effects,
-        kind=DOCUMENTS,
-        by_stock=True,
-    )
+    return b.search(retriever, args, store, by_stock=True)
 
 
 def _lower_lone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
@@ -113,23 +104,11 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuild
         if vector is None:
             vector = lower_vector(retriever._embed_model, query, b)
         args["vector"] = vector.ref
-    effects = Effects(Effect.READ, b.resource(store), f"searches {type(store).__name__}")
-    found = b.add(
-        Op.SEARCH,
-        args,
-        component=retriever,
-        engine=type(store).__name__,
-        effects=effects,
-        kind=DOCUMENTS,
-        foreign=True,
-        by_sync=b.by_sync,
-        **store_on(store),
-        late=b.early,
-    )
-    return found, vector
+    facts = {"foreign": True, "by_sync": b.by_sync, **store_on(store), "late": b.early}
+    return b.search(retriever, args, store, **facts), vector
 
 
-class LateRetrievers:
+class LateRetrievers(Waking):
     """Retrievers that stock makes during a call, by path. Used on the loop of the call."""
 
     def __init__(self) -> None:
