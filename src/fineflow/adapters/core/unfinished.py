@@ -15,7 +15,6 @@ are named when it is closed.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from abc import ABCMeta

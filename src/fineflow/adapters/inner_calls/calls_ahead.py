@@ -25,7 +25,6 @@ from fineflow.runtime.call import lifecycle
 from fineflow.runtime.call.claims import stop_in
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
-from fineflow.runtime.loop.runtime_loop import engine_loop
 from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.loop.submission import Submission, Unreachable
 from fineflow.runtime.loop.workers import in_thread
@@ -173,7 +172,7 @@ class MethodAhead(CallAhead):
             self._held.end(failure)
 
     @contextmanager
-    def _taking(self) -> Iterator[tuple[Submission[Any], Request]]:
+    def _taking(self) -> Iterator[tuple[Submission[Any], AheadRequest]]:
         """The block in which stock takes the result, or makes the call after all, as its request was refused."""
         assert self._work is not None and self._request is not None
         self._asked = now()
@@ -266,10 +265,3 @@ def left_to_stock(what: str, error: Exception, *, strict: bool) -> None:
     if strict:
         raise PlanningError(f"{text}; without strict=True this is a warning") from error
     warnings.warn(f"{text}; stock makes them. Please report this.", FineflowWarning, stacklevel=3)
-
-
-def loop_of_engines() -> asyncio.AbstractEventLoop | None:
-    """Returns the loop of sync calls; None if the interpreter is exiting."""
-    with suppress(RuntimeError):
-        return engine_loop()
-    return None

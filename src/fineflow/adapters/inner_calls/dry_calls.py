@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -128,14 +128,9 @@ class DryCalls(InnerCalls):
     @contextmanager
     def _measured(self, call: FoundCall) -> Iterator[Savings]:
         within = Savings()
-        around = inside.set(within)
-        try:
-            with self._making(call):
-                call.begins()
-                yield within
-        finally:
-            with suppress(ValueError):  # closed in another context
-                inside.reset(around)
+        with setting((inside, within)), self._making(call):
+            call.begins()
+            yield within
 
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, and measures it."""

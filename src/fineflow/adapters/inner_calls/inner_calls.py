@@ -29,7 +29,7 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.trust import has_as
 from fineflow.adapters.inner_calls.arguments import LOST, is_declared
 from fineflow.adapters.inner_calls.bounds import Bounds
-from fineflow.adapters.inner_calls.calls_ahead import CallAhead, CallsAhead, MethodAhead, loop_of_engines
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, CallsAhead, MethodAhead
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import comes_here, latest
 from fineflow.adapters.inner_calls.finder import CallFinder
@@ -45,6 +45,8 @@ from fineflow.options import Options
 from fineflow.runtime.call import written
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now, processor_time
+from fineflow.runtime.loop.runtime_loop import engine_loop_if_any
+from fineflow.runtime.loop.scopes import setting
 from fineflow.runtime.queues import in_vain
 
 _STEP = 2e-6  # seconds of processor time that a walk takes for one instruction, about
@@ -215,7 +217,7 @@ class InnerCalls(CallsAhead):
         observe(call.component, call.name, took, ahead=ahead)
 
     def _begin(self, call: FoundCall) -> None:
-        loop = self._loop if self._components.awaits(call.name) else loop_of_engines()
+        loop = self._loop if self._components.awaits(call.name) else engine_loop_if_any()
         if loop is None:
             return
         ahead = self._ahead(call, self._bounds.limit(loop))
@@ -347,15 +349,12 @@ class InnerCalls(CallsAhead):
     @contextmanager
     def _making(self, call: FoundCall) -> Iterator[None]:
         """The block in which stock makes a call."""
-        before = active.set(self if call.opened else None)
         try:
-            yield
+            with setting((active, self if call.opened else None)):
+                yield
         except BaseException:
             call.failed = True
             raise
-        finally:
-            with suppress(ValueError):  # closed in another context
-                active.reset(before)
 
     def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""

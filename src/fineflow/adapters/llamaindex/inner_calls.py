@@ -19,10 +19,10 @@ from pydantic import BaseModel
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import foreign, of_package
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Site, unclaimed
-from fineflow.adapters.core.trust import owner
+from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.components import Components as Base
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from types import CellType, CodeType, FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import wrapt
@@ -23,7 +23,7 @@ from fineflow.adapters.core.installers import foreign
 from fineflow.adapters.core.invocation import async_name
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import OwnClass
+from fineflow.adapters.core.trust import OwnClass, put_on
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
 from fineflow.adapters.python.bytecode import decode

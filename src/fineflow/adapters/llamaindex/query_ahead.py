@@ -19,7 +19,7 @@ from fineflow.adapters.inner_calls.calls_ahead import Finished
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.runtime.call.claims import equal
 from fineflow.runtime.loop.submission import Submission
-from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.in_vain import AheadRequest
 
 
 def query_in(args: Sequence[Any], named: Mapping[str, Any]) -> QueryBundle | None:
@@ -92,7 +92,7 @@ class QueryAhead(RecordedAhead):
         return equal(now, self._query) and self.meets(query)
 
     @contextmanager
-    def _taking(self) -> Iterator[tuple[Submission[Any], Request]]:
+    def _taking(self) -> Iterator[tuple[Submission[Any], AheadRequest]]:
         try:
             with super()._taking() as taken:
                 yield taken

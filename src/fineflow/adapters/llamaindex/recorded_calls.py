@@ -31,7 +31,7 @@ from fineflow.adapters.inner_calls.entry_wrappers import put
 from fineflow.adapters.llamaindex.as_reported import AsReported
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.loop.submission import Submission
-from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.in_vain import AheadRequest
 
 _recording: ContextVar[Recording | None] = ContextVar("fineflow_recording", default=None)
 _installing = threading.Lock()
@@ -242,7 +242,7 @@ class RecordedAhead(MethodAhead):
         return super().start(loop, context, finished)
 
     @contextmanager
-    def _taking(self) -> Iterator[tuple[Submission[Any], Request]]:
+    def _taking(self) -> Iterator[tuple[Submission[Any], AheadRequest]]:
         try:
             with super()._taking() as taken:
                 yield taken

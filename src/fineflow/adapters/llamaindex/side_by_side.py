@@ -18,12 +18,12 @@ import wrapt
 from fineflow.adapters.core.durations import observe, quick
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.inner_calls.bounds import AT_ONCE
-from fineflow.adapters.inner_calls.calls_ahead import CallsAhead, loop_of_engines
+from fineflow.adapters.inner_calls.calls_ahead import CallsAhead
 from fineflow.adapters.llamaindex.query_ahead import QueryAhead
 from fineflow.adapters.llamaindex.reading import Reading, Readings
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
-from fineflow.runtime.loop.runtime_loop import on_engine_loop
+from fineflow.runtime.loop.runtime_loop import engine_loop_if_any, on_engine_loop
 
 
 class _Call:
@@ -102,7 +102,7 @@ class Group(CallsAhead):
                 known = known and not (embeds and call.ahead is None and not call.made)
 
     def _start(self, call: _Call, before: Sequence[QueryAhead], embeds: bool) -> None:
-        loop = loop_of_engines() if self._sync else self._loop
+        loop = engine_loop_if_any() if self._sync else self._loop
         if loop is None:
             return
         # A part that is optimized itself could call more components at a time than the user's bound allows.

@@ -21,7 +21,7 @@ from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import CLAIMED, JOINED, Stamps, Trace
 from fineflow.runtime.loop.runtime_loop import set_done
 from fineflow.runtime.loop.workers import STOPPED, carried
-from fineflow.runtime.queues.in_vain import Request
+from fineflow.runtime.queues.in_vain import AheadRequest
 
 _ASYNC_STOPPED = "async generator raised StopAsyncIteration"  # Python's words, where a graph reads a sync stream
 

@@ -338,13 +338,13 @@ class Execution(Values):
         if stream:
             entry.in_pieces, entry.stream = True, Stream()
         if not self.call.claims.closed and (p.op is not Op.CALL or p.effects.kind is not Effect.PURE):
-            entry.request = request = Request(p.component, self.call.account)
+            entry.request = request = AheadRequest(p.component, self.call.account)
             self._begin(p, entry, request, start, in_slot)
         else:
             self._produce(p, entry, start, in_slot)
         return entry
 
-    def _begin(self, p: Primitive, entry: Entry, request: Request, start: Start, in_slot: bool) -> None:
+    def _begin(self, p: Primitive, entry: Entry, request: AheadRequest, start: Start, in_slot: bool) -> None:
         """Starts work that needs a permission, as soon as it has it."""
 
         def permitted() -> None:

@@ -14,24 +14,7 @@ AHEAD = 32
 """Most items that a writer that waits for ``room`` is ahead of the furthest reader."""
 
 
-class Waking:
-    """Lets tasks of one event loop wait until something has changed."""
-
-    def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for future in waiting:
-            set_done(future)
-
-    async def _changed(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        await future
-
-
-class Stream(Waking, Generic[T]):
+class Stream(Generic[T]):
     """Items as they are released, then an end or an error.
 
     Every reader sees all items in order; a late reader starts with the kept ones. A writer that waits for ``room`` is
@@ -39,10 +22,10 @@ class Stream(Waking, Generic[T]):
     """
 
     def __init__(self) -> None:
-        super().__init__()
         self.items: list[T] = []
         self.closed = False
         self.error: BaseException | None = None
+        self._waiting: list[asyncio.Future[None]] = []
         self._read: int | None = None  # items that the furthest reader has taken; None: no reader yet
 
     def put(self, item: T) -> None:
@@ -54,6 +37,16 @@ class Stream(Waking, Generic[T]):
         if not self.closed:
             self.closed, self.error = True, error
             self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            set_done(future)
+
+    async def _changed(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        await future
 
     @property
     def full(self) -> bool:

@@ -20,6 +20,7 @@ from itertools import count
 from time import monotonic
 from typing import Any, TypeVar
 
+from fineflow.runtime.forks import in_child
 from fineflow.runtime.loop.runtime_loop import outside, post
 
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from typing import Any
 
 from fineflow.runtime import events
 from fineflow.runtime.loop.runtime_loop import post, set_done
-from fineflow.runtime.queues.provider_caches import Beginning, Writing
+from fineflow.runtime.queues.provider_caches import Cacheable, Writing
 from fineflow.runtime.queues.rate_limits import ModelCalls, asked, calls_of, heard
 from fineflow.runtime.queues.refill import repeats
 from fineflow.runtime.queues.refusals import REFUSED, refusal

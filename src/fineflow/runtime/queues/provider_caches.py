@@ -78,7 +78,7 @@ class ProviderCache:
         self._pending: dict[int, Writing] = {}
 
     def enter(
-        self, beginning: Beginning | None, wake: Callable[[], object] | None, *, own: bool = False
+        self, beginning: Cacheable | None, wake: Callable[[], object] | None, *, own: bool = False
     ) -> Writing | None:
         """Returns the part of a request that may begin; None if it had better follow another one: then it is woken.
 

@@ -16,7 +16,6 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.claiming import Claiming
-from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.own_state import keeps_state
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
@@ -24,11 +23,9 @@ from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
 from fineflow.adapters.llamaindex.methods import (
     as_written,
-    believed_class,
     called,
     claiming,
     instead,
-    quiet,
     replaceable,
     same,
     unblocked,
@@ -40,7 +37,7 @@ from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
-from fineflow.runtime.call.streams import Stream, Waking
+from fineflow.runtime.call.streams import Stream
 
 BATCHES = "batches"
 """Value of EMBED's parameter ``of``: batches of texts, as stock requests them."""
@@ -61,14 +58,13 @@ class Batch(NamedTuple):
     group: int
 
 
-class Wanted(Waking):
+class Wanted:
     """The batches of one call that are known so far. Written from any thread, read on the loop of the call.
 
     The graph is at most one group ahead of stock: while stock adds a group to the store, the next one is embedded.
     """
 
     def __init__(self, claims: Claiming) -> None:
-        super().__init__()
         self._claims = claims
         self.batches: Stream[Batch] = Stream()
         self._group = 0  # the group that stock is embedding

@@ -21,7 +21,6 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.methods import instead
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.side_by_side import Group
-from fineflow.runtime.loop.scopes import setting
 
 HANDLING = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
 FROM_OBJECT = ("_retrieve_from_object", "_aretrieve_from_object")

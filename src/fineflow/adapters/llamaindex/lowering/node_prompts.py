@@ -18,9 +18,9 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
 from fineflow.adapters.llamaindex.lowering.node_requests import ASKERS, Asker, Handed, can_ask
-from fineflow.adapters.llamaindex.lowering.nodes import known_nodes
 from fineflow.adapters.llamaindex.methods import instead, preceded
 from fineflow.adapters.llamaindex.models.llms import lower_requests, model_effects, requested, shadow_llm
+from fineflow.adapters.llamaindex.thread_affinity import known_nodes
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution

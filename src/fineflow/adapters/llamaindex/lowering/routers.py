@@ -20,7 +20,7 @@ from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
 from fineflow.adapters.llamaindex.lowering.containers import ROUTER, SUMMARIZER
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import is_search
-from fineflow.adapters.llamaindex.lowering.subquestions import TOOL, lower_asker, lower_tool, shadow_with_tools
+from fineflow.adapters.llamaindex.lowering.subquestions import TOOL, lower_tool, shadow_with_tools
 from fineflow.adapters.llamaindex.methods import as_written, method
 from fineflow.adapters.llamaindex.models.embeddings import lower_vector, query_text
 from fineflow.adapters.llamaindex.models.llms import Request, lower_asking, request

@@ -11,7 +11,6 @@ from llama_index.core.schema import QueryBundle
 
 from fineflow.adapters.core.builder import VALUE, Leaf
 from fineflow.adapters.core.devices import engine_on
-from fineflow.adapters.core.invocation import is_async
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder

@@ -19,7 +19,7 @@ from fineflow.adapters.core.installers import foreign, module_of
 from fineflow.adapters.core.invocation import is_async, sync_name
 from fineflow.adapters.core.own_state import keeps_state, known_class
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered, believed
+from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.methods import (
@@ -28,7 +28,6 @@ from fineflow.adapters.llamaindex.methods import (
     claiming,
     exactly,
     instead,
-    library_class,
     method,
     quiet,
     same,
@@ -36,7 +35,7 @@ from fineflow.adapters.llamaindex.methods import (
 )
 from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
-from fineflow.adapters.llamaindex.thread_affinity import known_class, may_leave
+from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive, Ref
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -37,7 +38,6 @@ from fineflow.adapters.llamaindex.thread_affinity import may_leave
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock
-from fineflow.runtime.call.streams import Waking
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.component_calls import permit_block
 
@@ -108,7 +108,7 @@ def lower_search(retriever: Any, query: Leaf, vector: Leaf | None, b: IndexBuild
     return b.search(retriever, args, store, **facts), vector
 
 
-class LateRetrievers(Waking):
+class LateRetrievers:
     """Retrievers that stock makes during a call, by path. Used on the loop of the call."""
 
     def __init__(self) -> None:
