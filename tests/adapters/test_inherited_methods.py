@@ -10,7 +10,7 @@ from walk_host import Component, Host, llm
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.lookahead.scan import scan
 from fineflow.adapters.python.bytecode import decode
-from fineflow.adapters.python.inherited import ABSENT, inherited
+from fineflow.adapters.python.functions import ABSENT, inherited
 
 ITEMS = ["a", "b"]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import ast
 import builtins
 import dis
-from collections.abc import Iterator
 from functools import lru_cache
 from types import BuiltinMethodType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from fineflow.adapters.analysis.itemwise import is_name, iterated, key_of, leaves_alone, numbered
 from fineflow.adapters.analysis.sources import returned
+from fineflow.adapters.python.functions import codes
 
 _ITERATORS = {"zip": zip, "enumerate": enumerate}
 _FOR = dis.opmap["FOR_ITER"]
@@ -37,8 +37,9 @@ def growing(func: Any) -> Growing | None:
     if type(func) is not FunctionType or func.__code__.co_argcount != 1 or func.__code__.co_kwonlyargcount:
         return None
     code, names = func.__code__, func.__globals__
+    read = {name for each in codes(code) for name in each.co_names}
     for name, known in _ITERATORS.items():
-        if name in _names(code) and (names.get(name, known) is not known or getattr(builtins, name) is not known):
+        if name in read and (names.get(name, known) is not known or getattr(builtins, name) is not known):
             return None
     return _read(code) if _goes_through(code) else None
 
@@ -47,13 +48,6 @@ def _goes_through(code: CodeType) -> bool:
     """Returns False for a function without a loop or a join: for most, no source is read."""
     inner = [each for each in code.co_consts if isinstance(each, CodeType)]
     return "join" in code.co_names or _FOR in code.co_code[::2] or any(map(_goes_through, inner))
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _names(each)
 
 
 @lru_cache(maxsize=512)

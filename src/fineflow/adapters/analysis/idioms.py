@@ -11,11 +11,12 @@ from __future__ import annotations
 import builtins
 import dis
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
+from fineflow.adapters.python.functions import codes
 from fineflow.adapters.text.items import Each, Split, SplitLines, Splitter
 
 TEXT, CONTENT = "text", "content"
@@ -73,7 +74,7 @@ def list_idiom(func: Any) -> ListIdiom | None:
     code = _code_of(func)
     if code is None:
         return None
-    names = frozenset(_names(code))
+    names = frozenset(name for each in codes(code) for name in each.co_names)
     if any(func.__globals__.get(name, known) is not known for name, known in _BUILTINS.items() if name in names):
         return None
     if any(getattr(builtins, name) is not known for name, known in _BUILTINS.items() if name in names):
@@ -101,13 +102,6 @@ def _code_of(func: Any) -> CodeType | None:
     code = func.__code__
     one = code.co_argcount == 1 and not code.co_kwonlyargcount and not code.co_flags & _OTHERWISE
     return code if one else None
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant)
 
 
 _Shape = tuple[Any, ...]

@@ -14,7 +14,7 @@ from fineflow.adapters.analysis import libraries
 from fineflow.adapters.analysis.tables import GETTERS, is_plain
 from fineflow.adapters.analysis.values import SHARED, Impure, Kind, Returned, Table, Value, immutable
 from fineflow.adapters.core.installers import module_of, of_application, of_package
-from fineflow.adapters.python.inherited import inherited
+from fineflow.adapters.python.functions import inherited
 from fineflow.declare import declared
 from fineflow.ir import Effect
 

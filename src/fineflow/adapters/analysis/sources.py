@@ -11,6 +11,7 @@ from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
 
 from fineflow.adapters.analysis.loops import comprehension
+from fineflow.adapters.python.functions import codes
 
 _parsing = Lock()  # ``ast.parse`` of Python 3.11 raises SystemError if two threads are in it (python/cpython#106905)
 
@@ -137,13 +138,6 @@ def _module(code: CodeType) -> _Module | None:
             nodes = list(ast.walk(tree))
             functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
             lambdas = [node for node in nodes if isinstance(node, ast.Lambda)]
-            module = _Module(name, lines, functions, lambdas, list(_codes(whole)))
+            module = _Module(name, lines, functions, lambdas, list(codes(whole)))
             _last[:] = [module]
     return module if any(each == code for each in module.codes) else None
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for each in code.co_consts:
-        if isinstance(each, CodeType):
-            yield from _codes(each)

@@ -16,6 +16,7 @@ from langgraph.pregel import Pregel
 from fineflow.adapters.analysis.pydantic_fields import plain_model
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.python.bytecode import decode
+from fineflow.adapters.python.functions import ABSENT, content
 
 _OPERATIONS = "COPY SWAP POP_TOP PUSH_NULL LOAD_CONST LOAD_GLOBAL LOAD_DEREF LOAD_FAST STORE_FAST LOAD_METHOD "
 _OPERATIONS += "LOAD_ATTR CALL BUILD_LIST LIST_EXTEND BUILD_MAP BUILD_CONST_KEY_MAP BINARY_SUBSCR BINARY_OP JUMP "
@@ -35,7 +36,7 @@ def only_asks(func: FunctionType, *, graphs: bool = False) -> bool:
     classes. Tools are no more than passed on, as to ``bind_tools``.
     """
     calls = called = 0
-    held = {name: cell.cell_contents for name, cell in _cells(func) if filled(cell)}
+    held = {name: found for name, cell in _cells(func) if (found := content(cell, ABSENT)) is not ABSENT}
     offering: Any = None  # a tool, or a list of tools, that the last instructions have put on the stack
     for each in decode(func.__code__):
         if each.name not in _SIMPLE and not (graphs and each.name in _TEXTS):
@@ -102,12 +103,3 @@ def picks_one(path: Any) -> bool:
     code = func.__code__
     makes = any(each.name.startswith(("BUILD_LIST", "BUILD_TUPLE", "LIST_")) for each in decode(code))
     return not makes and "Send" not in code.co_names and not any(isinstance(each, CodeType) for each in code.co_consts)
-
-
-def filled(cell: Any) -> bool:
-    """Returns True if a closure cell has a value."""
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return False
-    return True

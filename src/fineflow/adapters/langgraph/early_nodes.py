@@ -22,7 +22,7 @@ from fineflow.adapters.langchain.repeating import reads
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.node_facts import NodeFacts, facts_of
 from fineflow.adapters.langgraph.steps import attributes_of, user_functions
-from fineflow.adapters.lookahead.scan import codes
+from fineflow.adapters.python.functions import codes
 
 _DECIDE = frozenset({"Command", "Send", "interrupt"})
 """Names in a function that decides which nodes run next, or whether the run goes on."""

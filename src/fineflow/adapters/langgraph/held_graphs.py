@@ -14,7 +14,7 @@ from langgraph.graph.state import CompiledStateGraph
 from fineflow.adapters.core.installers import module_of, of_package
 from fineflow.adapters.langgraph.steps import attributes_of, closed_over, referred_by
 from fineflow.adapters.lookahead.reachable import attributes_of as attributes_held
-from fineflow.adapters.lookahead.scan import codes
+from fineflow.adapters.python.functions import codes
 
 _DEPTH, _MOST = 4, 500  # of functions and containers inside of each other, and of all that are looked at
 _CALLING = frozenset({"invoke", "ainvoke", "batch", "abatch", "batch_as_completed", "abatch_as_completed"})

@@ -12,7 +12,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from types import CellType
 from typing import Any
 
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate
@@ -29,9 +28,9 @@ from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of, reads
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
 from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, components_of
-from fineflow.adapters.langgraph.asking import filled
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.adapters.python.functions import content
 from fineflow.ir import Effect, Op, Primitive
 from fineflow.ir.meta import CORES
 
@@ -80,7 +79,7 @@ class SearchesAhead(PredictedCalls):
         """
         if getattr(self._func, "__module__", "") != _RETRIEVER_TOOLS:
             return False
-        prompts = [value for value in map(_content, self._func.__closure__) if isinstance(value, BasePromptTemplate)]
+        prompts = [value for value in map(content, self._func.__closure__) if isinstance(value, BasePromptTemplate)]
         parts = [self._part(call.component) for call in self._finder.calls]
         reads = all(part is not None and self._components.reads_only(part, "invoke", UNKNOWN) for part in parts)
         return reads and all(type(prompt) is PromptTemplate for prompt in prompts)
@@ -113,10 +112,6 @@ def _only_reads(p: Primitive) -> bool:
 
 def _only_asks(p: Primitive) -> bool:
     return _only_reads(p) and p.effects.kind not in (Effect.READ, Effect.EXTERNAL)
-
-
-def _content(cell: CellType) -> Any:
-    return cell.cell_contents if filled(cell) else None
 
 
 class _Begun:

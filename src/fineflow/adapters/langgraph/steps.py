@@ -19,7 +19,8 @@ from langgraph.pregel import Pregel
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.trust import called
 from fineflow.adapters.langchain.user_functions import calls_of, entered, functions_of, functions_of_tool
-from fineflow.adapters.lookahead.scan import Found, codes
+from fineflow.adapters.lookahead.scan import Found
+from fineflow.adapters.python.functions import codes
 from fineflow.declare import undeclared
 
 _DEPTH = 8  # of graphs inside graphs

@@ -25,11 +25,12 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.lowering.tools import declared_to_stock
 from fineflow.adapters.langchain.models.streamed_answers import sums_up
 from fineflow.adapters.langchain.user_functions import calls_components
-from fineflow.adapters.langgraph.asking import filled, only_asks, picks_one
+from fineflow.adapters.langgraph.asking import only_asks, picks_one
 from fineflow.adapters.langgraph.mcp_tools import hinted, left_to_stock, unread
 from fineflow.adapters.langgraph.middleware import after_model, around_calls, writes_state
 from fineflow.adapters.langgraph.searches_ahead import may_search, only_graphs
 from fineflow.adapters.langgraph.steps import flat, in_executor
+from fineflow.adapters.python.functions import content
 from fineflow.declare import Declaration, declaration
 
 _HOOK = ".after_model"  # ends the names of nodes that are hooks of middlewares (langchain 1.5.2)
@@ -280,7 +281,7 @@ def looked_at(step: RunnableCallable, hooks: Sequence[Any]) -> tuple[bool, bool,
         if depth > _DEPTH or not of_package(module_of(func)):
             trusted = trusted and depth == 0 and only_asks(func)
             continue
-        held = [cell.cell_contents for cell in func.__closure__ or () if filled(cell)]
+        held = [content(cell) for cell in func.__closure__ or ()]
         held += [part for each in held if isinstance(each, list | tuple) for part in each]
         todo += [(each, depth + 1) for each in held if isinstance(each, FunctionType | MethodType)]
         models = [getattr(each, "bound", each) for each in held]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, UNKNOWN, Builder, Leaf, Record, Symbol
 from fineflow.adapters.core.shadows import shared_leaf
-from fineflow.adapters.core.trust import OWN_CLASS
+from fineflow.adapters.core.trust import OWN_CLASS, NotLowered
 from fineflow.ir import PURE, Effect, Effects, Op, Ref
 
 QUERY, RETRIEVE, SYNTHESIZE = "query", "retrieve", "synthesize"
@@ -108,3 +108,8 @@ def nodes_in(value: Symbol) -> Leaf:
     """Returns the nodes in the input of a part."""
     found = value.fields.get("nodes") if isinstance(value, Record) else None
     return found if isinstance(found, Leaf) else Leaf(Ref("nodes"), DOCUMENTS)
+
+
+def not_recognised(obj: Any, value: Symbol, b: IndexBuilder) -> Leaf:
+    """Lowers what the framework runs as a whole."""
+    raise NotLowered("is not recognised: runs through its own methods")

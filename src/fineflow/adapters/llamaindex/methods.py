@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from types import CellType, CodeType, FunctionType
+from types import CellType, FunctionType
 from typing import Any
 
 import wrapt
@@ -25,6 +25,7 @@ from fineflow.adapters.core.trust import OwnClass
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
 from fineflow.adapters.python.bytecode import decode
+from fineflow.adapters.python.functions import codes
 from fineflow.declare import declared_external
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.scopes import Scope
@@ -124,7 +125,7 @@ def _known_quiet(kind: type, name: str, function: FunctionType) -> bool:
 
 def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
     names: set[str] = set()
-    for code in _codes(function.__code__):
+    for code in codes(function.__code__):
         if "__class__" in code.co_freevars:  # super(): calls a method of a base class, with its wrappers
             return False
         names.update(code.co_names)
@@ -152,7 +153,7 @@ def blocks(kind: type, name: str) -> bool:
 @lru_cache(maxsize=1024)
 def _awaits_nothing(function: FunctionType) -> bool:
     code = function.__code__
-    if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in _codes(code)):
+    if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in codes(code)):
         return False
     return all(i.name not in _AWAITING for i in decode(code))
 
@@ -187,13 +188,6 @@ def finished(coroutine: Any) -> Any:
     finally:
         coroutine.close()
     raise RuntimeError("a coroutine that awaits nothing was suspended")
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _codes(const)
 
 
 def _cells(function: FunctionType) -> dict[str, CellType]:

@@ -24,6 +24,7 @@ from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.errors import FineflowWarning, PlanningError
+from fineflow.runtime.call.claims import equal
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
@@ -174,7 +175,7 @@ class Group:
         """Returns the call that runs ahead, if it is the one that stock makes now."""
         with self._lock:
             self.last = None
-            same = call.ahead is not None and not call.taken and _equal(call.before, query)
+            same = call.ahead is not None and not call.taken and equal(call.before, query)
             call.taken = same
             return call.ahead if same else None
 
@@ -251,13 +252,6 @@ class _Claiming(wrapt.ObjectProxy[Any]):
         return await self._self_group.astock(self._self_call, self.__wrapped__, query)
 
     query, aquery = retrieve, aretrieve
-
-
-def _equal(before: Any, query: Any) -> bool:
-    try:
-        return bool(before == query)
-    except Exception:  # a vector with a rule of its own
-        return False
 
 
 def _engine_loop() -> asyncio.AbstractEventLoop | None:

@@ -27,7 +27,7 @@ from fineflow.adapters.lookahead.values import (
     Stop,
     unknown,
 )
-from fineflow.adapters.python.inherited import ABSENT, class_of, inherited
+from fineflow.adapters.python.functions import ABSENT, class_of, inherited
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk

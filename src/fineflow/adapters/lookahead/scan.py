@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from fineflow.adapters.core.installers import of_application, of_package
 from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.functions import codes, content, inherited
 from fineflow.adapters.python.graph import graph
-from fineflow.adapters.python.inherited import inherited
 from fineflow.declare import undeclared
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
@@ -165,7 +165,7 @@ def _loaded(ins: Instruction, names: Any, cells: Mapping[str, Any], own: Mapping
         return names.get(name)
     if ins.name not in ("LOAD_DEREF", "LOAD_FAST"):
         return None
-    return own[name] if name in own else _content(cells[name]) if name in cells else None
+    return own[name] if name in own else content(cells[name]) if name in cells else None
 
 
 def _followed(value: Any) -> bool:
@@ -182,14 +182,6 @@ def _loops(code: CodeType) -> list[range]:
     return [range(target, number) for number, target in jumps if 0 <= target < number]
 
 
-def codes(code: CodeType) -> Iterator[CodeType]:
-    """Yields a code object and those in it: of comprehensions and inner functions."""
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from codes(constant)
-
-
 def _attribute(obj: Any, name: str) -> Any:
     """Returns an attribute of a module or of the user's object, without running code; None if there is none.
 
@@ -204,10 +196,3 @@ def _attribute(obj: Any, name: str) -> Any:
     if isinstance(value, staticmethod | classmethod):
         return MethodType(value.__func__, type(obj)) if isinstance(value, classmethod) else value.__func__
     return MethodType(value, obj) if isinstance(value, FunctionType) else None
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-from types import CellType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from langchain_core.runnables import RouterRunnable, Runnable, RunnableLambda
@@ -20,6 +20,7 @@ from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, is_text
 from fineflow.adapters.langchain.lowering.structure import RUN
+from fineflow.adapters.python.functions import content
 from fineflow.ir import PURE, Effects, Op, Primitive, Ref
 from fineflow.runtime.call.executor import Execution
 
@@ -33,17 +34,10 @@ def routes_of(func: Any) -> list[Runnable[Any, Any]]:
     """Returns the runnables among the outer variables that a function reads, or in dicts among these, each once."""
     if type(func) is not FunctionType:
         return []
-    found = [_content(cell) for cell in func.__closure__ or ()]
+    found = [content(cell) for cell in func.__closure__ or ()]
     found += [func.__globals__.get(name) for name in func.__code__.co_names]
     found += [part for obj in found if type(obj) is dict for part in list(obj.values())]
     return list({id(obj): obj for obj in found if isinstance(obj, Runnable)}.values())
-
-
-def _content(cell: CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return None
 
 
 def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder) -> Symbol | None:

@@ -22,11 +22,10 @@ from llama_index.core.chat_engine import (
 )
 from llama_index.core.chat_engine.types import BaseChatEngine
 
-from fineflow.adapters.core.builder import TEXT, Leaf, Symbol
+from fineflow.adapters.core.builder import TEXT, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered
-from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in
+from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, not_recognised, query_in
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import lower_retrieval, shadow_retrieval
 from fineflow.adapters.llamaindex.methods import blocks, off_loop, unblocked
 from fineflow.adapters.llamaindex.models.llms import lane, model_known, shadow_llm
@@ -158,10 +157,6 @@ class _Memory(wrapt.ObjectProxy[Any]):
         return own
 
 
-def _lower_other(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
-
-
 def _shadow_other(engine: Any, site: Site) -> Any:
     return engine if site.sync else off_loop(engine, "achat", site.options.trusting)
 
@@ -201,7 +196,7 @@ CHATS = (
 )
 ROWS: tuple[Row, ...] = (
     *CHATS,
-    Row(BaseChatEngine, (), _lower_other, _shadow_other, components=lambda each: (each,)),
+    Row(BaseChatEngine, (), not_recognised, _shadow_other, components=lambda each: (each,)),
 )
 
 

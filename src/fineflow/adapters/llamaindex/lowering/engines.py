@@ -9,10 +9,9 @@ from typing import Any
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.query_engine import CustomQueryEngine, RetrieverQueryEngine
 
-from fineflow.adapters.core.builder import Leaf, Symbol
+from fineflow.adapters.core.builder import Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
-from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import (
     QUERY,
     RETRIEVE,
@@ -20,6 +19,7 @@ from fineflow.adapters.llamaindex.builder import (
     IndexBuilder,
     asked_for,
     nodes_in,
+    not_recognised,
     query_in,
 )
 from fineflow.adapters.llamaindex.inner_calls import looking_through
@@ -54,10 +54,6 @@ def engine_components(engine: Any, part: str = QUERY) -> Iterator[Any]:
         yield engine._response_synthesizer
 
 
-def _lower_other(engine: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
-
-
 def _shadow_other(engine: Any, site: Site) -> Any:
     """Returns an engine that is not recognised; in async calls it does not block the event loop."""
     looking_through(engine, site)
@@ -76,5 +72,5 @@ ROWS: tuple[Row, ...] = (
     *subquestions.ROWS,
     *routers.ROWS,
     *containers.ENGINES,
-    Row(BaseQueryEngine, (), _lower_other, _shadow_other, components=lambda engine: (engine,)),
+    Row(BaseQueryEngine, (), not_recognised, _shadow_other, components=lambda engine: (engine,)),
 )

@@ -23,7 +23,7 @@ from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf, Symbol
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
-from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, query_in
+from fineflow.adapters.llamaindex.builder import IndexBuilder, nodes_in, not_recognised, query_in
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
 from fineflow.adapters.llamaindex.lowering.prompts import (
     check_packing,
@@ -240,10 +240,6 @@ def _feeding(own: Callable[..., Any], is_async: bool, site: Site, by: Any) -> Ca
     return aget_response if is_async else get_response
 
 
-def _lower_other(synthesizer: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
-
-
 def _components(synthesizer: Any) -> Iterator[Any]:
     yield from (synthesizer, synthesizer._llm)
 
@@ -282,5 +278,5 @@ KINDS = (
 )
 ROWS: tuple[Row, ...] = (
     *KINDS,
-    Row(BaseSynthesizer, (), _lower_other, _shadow_other, components=_components),
+    Row(BaseSynthesizer, (), not_recognised, _shadow_other, components=_components),
 )

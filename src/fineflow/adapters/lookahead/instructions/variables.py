@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fineflow.adapters.lookahead import objects
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.values import NULL, Cell, Stop
 from fineflow.adapters.python.bytecode import Instruction
+from fineflow.adapters.python.functions import content
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
@@ -47,17 +48,10 @@ def _make_cell(f: Frame, ins: Instruction) -> None:
 @rule("LOAD_DEREF")
 def _load_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
-    value = cell.value if isinstance(cell, Cell) else f.walk.assigned(cell, "", _content(cell))
+    value = cell.value if isinstance(cell, Cell) else f.walk.assigned(cell, "", content(cell, NULL))
     if value is NULL:
         raise Stop(f"reads {ins.value} before it is assigned")
     f.push(value)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return NULL
 
 
 @rule("STORE_DEREF")
@@ -71,7 +65,7 @@ def _store_cell(f: Frame, ins: Instruction) -> None:
                 f.walk.tries.assigns(cell, "", cell.value)
             cell.value = f.walk.aliases.one_of(value, cell.value) if f.walk.unsure and shared else value
     else:
-        f.walk.assign(cell, "", value, _content(cell))
+        f.walk.assign(cell, "", value, content(cell, NULL))
 
 
 @rule("STORE_GLOBAL")

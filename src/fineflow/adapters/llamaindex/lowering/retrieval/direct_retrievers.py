@@ -17,11 +17,11 @@ from llama_index.core.retrievers import AutoMergingRetriever, RouterRetriever, T
 from llama_index.core.schema import QueryBundle
 from llama_index.core.selectors import LLMMultiSelector, LLMSingleSelector
 
-from fineflow.adapters.core.builder import DOCUMENTS, Leaf, Symbol
+from fineflow.adapters.core.builder import DOCUMENTS, Leaf
 from fineflow.adapters.core.recognition import NamedRow
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
-from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.builder import IndexBuilder, not_recognised
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, is_search, lower_search
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, method, move
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
@@ -85,10 +85,6 @@ def _lower_direct(retriever: Any, row: Direct, query: Leaf, b: IndexBuilder) -> 
         foreign=True,
         kernel=_retrieve,
     )
-
-
-def _lower_alone(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")  # alone, it gains nothing from running ahead
 
 
 def _called(retriever: Any, b: IndexBuilder) -> Iterator[Any]:
@@ -173,7 +169,7 @@ def _direct(module: str, name: str, searches: Callable[[Any], Any]) -> Direct:
     return Direct(
         BaseRetriever,
         RETRIEVING,
-        _lower_alone,
+        not_recognised,  # alone, it gains nothing from running ahead
         _shadow_direct,
         components=lambda retriever: (retriever,),
         module=module,

@@ -19,7 +19,7 @@ from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.core.unfinished import unfinished
-from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
+from fineflow.adapters.llamaindex.builder import IndexBuilder, not_recognised, query_in
 from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, method, unblocked
 from fineflow.adapters.llamaindex.models.embeddings import engine_name, lower_vector, query_text, shadow_embedding
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
@@ -227,10 +227,6 @@ def _shadow_auto(retriever: Any, site: Site) -> Any:
     return made
 
 
-def _lower_auto(retriever: Any, value: Symbol, b: IndexBuilder) -> Leaf:
-    raise NotLowered("is not recognised: runs through its own methods")
-
-
 ROWS = (
     Row(
         VectorIndexRetriever,
@@ -243,7 +239,7 @@ ROWS = (
     Row(
         VectorIndexAutoRetriever,
         _AUTO,
-        _lower_auto,
+        not_recognised,
         _shadow_auto,
         components=lambda each: (each._llm, each._index.vector_store, each._index._embed_model),
         composite=True,

@@ -1,11 +1,29 @@
-"""Lookup of attributes of ``super()`` without running code."""
+"""What functions are made of and hold, and what ``super()`` finds, without running code."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from types import CellType, CodeType
 from typing import Any
 
 ABSENT: Any = object()
 """Nothing has this name."""
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    """Yields a code object and those in it: of comprehensions and inner functions."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+def content(cell: CellType, otherwise: Any = None) -> Any:
+    """Returns what a closure cell holds; ``otherwise`` if it is not assigned yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return otherwise
 
 
 def class_of(obj: Any) -> Any:
