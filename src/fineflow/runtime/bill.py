@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from fineflow.runtime.events import Tokens
+from fineflow.runtime.loop.forks import in_forked_children
 
 KINDS = ("input", "read", "written", "output")
 _MILLION = 1_000_000
@@ -120,10 +120,7 @@ def in_vain() -> dict[str, Usage]:
         return dict(_in_vain)
 
 
+@in_forked_children
 def _reset() -> None:
     _used.clear()
     _in_vain.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 from weakref import WeakSet
 
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.queues.admission import log
 
 EQUAL, DIFFERENT, UNSTEADY = "equal", "different", "unsteady"
@@ -166,14 +166,11 @@ def noted() -> None:
             _release(thread)
 
 
+@in_forked_children
 def _forget() -> None:
     # A forked child has neither the thread nor, perhaps, a free lock.
     global _reruns
     _reruns = Reruns()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def _end() -> None:

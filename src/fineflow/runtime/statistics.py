@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import threading
 import weakref
 from bisect import bisect_left
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 from fineflow.protocols import CacheStatistics, Measured
 from fineflow.runtime.bill import Usage, in_vain, used
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.queues.admission import log, process_admission
 from fineflow.runtime.reruns import DIFFERENT, EQUAL, UNSTEADY, VerificationStatistics, reruns
 
@@ -216,12 +216,9 @@ def watch(source: Source) -> None:
             _caches[instance.engine] = source.engine.name
 
 
+@in_forked_children
 def _forget() -> None:
     _tallies.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def statistics() -> Statistics:

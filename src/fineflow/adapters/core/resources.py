@@ -6,7 +6,6 @@ Chroma collection have one queue, and one limit.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Any, TypeVar
 
 from fineflow.adapters.core.batched_search import Outcome, Search, Together
 from fineflow.ir import Op
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.batch_queue import BatchQueue, batch_queue_of
 from fineflow.runtime.queues.component_calls import LimitedComponent, permit_block
@@ -55,14 +55,11 @@ _by_contents: weakref.WeakValueDictionary[Any, LimitedComponent] = weakref.WeakV
 _lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, whose end may look up a component
 
 
+@in_forked_children
 def _forget() -> None:
     # In a forked child the thread that may hold the lock does not exist.
     global _lock
     _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def any_stand() -> bool:

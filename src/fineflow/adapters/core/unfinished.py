@@ -16,7 +16,6 @@ are named when it is closed.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
 from abc import ABCMeta
@@ -28,6 +27,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 
 _KEY = "_fineflow_unfinished"
@@ -277,11 +277,8 @@ def under_way() -> list[Unfinished]:
     return list(_going)
 
 
+@in_forked_children
 def _in_child() -> None:
     for write in under_way():
         write.left_behind()
     _going.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 from fineflow.adapters.semantic.prompts import Prompt
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.errors import SemanticError
+from fineflow.runtime.loop.forks import in_forked_children
 
 lock = threading.RLock()
 """Lock of everything that is not submitted yet."""
@@ -21,14 +21,11 @@ lock = threading.RLock()
 _counting = threading.Lock()
 
 
+@in_forked_children
 def _forget() -> None:
     # In a forked child the threads that may hold the locks do not exist.
     global lock, _counting
     lock, _counting = threading.RLock(), threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 class Variable:

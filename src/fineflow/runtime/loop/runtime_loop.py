@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
-import os
 import threading
 import weakref
 from collections.abc import Callable
+
+from fineflow.runtime.loop.forks import in_forked_children
 
 _EXIT_SECONDS = 5.0  # interpreter exit waits so long for tasks that do not react to their cancellation
 
@@ -75,6 +76,7 @@ def current_runtime() -> Runtime:
         return _runtime
 
 
+@in_forked_children
 def _forget() -> None:
     # A forked child has no runtime thread, and the lock may be held by a thread that does not exist there.
     global _runtime, _lock
@@ -88,10 +90,6 @@ def _exit() -> None:
         _stopped_for_exit, found, _runtime = True, _runtime, None
     if found is not None:
         found.stop()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def stop() -> None:

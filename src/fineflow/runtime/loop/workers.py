@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextvars
-import os
 import queue
 import threading
 from collections.abc import Callable, Coroutine
@@ -21,6 +20,8 @@ from contextlib import nullcontext, suppress
 from itertools import count
 from time import monotonic
 from typing import Any, TypeVar
+
+from fineflow.runtime.loop.forks import in_forked_children
 
 T = TypeVar("T")
 
@@ -102,14 +103,11 @@ class _Pool:
 _pool = _Pool()
 
 
+@in_forked_children
 def _forget() -> None:
     # A forked child has none of the threads.
     global _pool
     _pool = _Pool()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 @atexit.register

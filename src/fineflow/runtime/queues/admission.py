@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from typing import Any
 from fineflow.errors import Overloaded
 from fineflow.ir import Op
 from fineflow.runtime import events
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.queues.permits import PermitPool, PermitRequest, State
 from fineflow.runtime.queues.policy import FairShares, Waiting, fifo
 
@@ -229,11 +229,8 @@ def limits_in_force() -> bool:
     return _in_force
 
 
+@in_forked_children
 def _reset() -> None:
     # A forked child has neither the calls of other threads nor a thread that holds the lock.
     global _admission
     _admission = ProcessAdmission(_admission.limits)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)

@@ -6,7 +6,6 @@ queries, threads and event loops. Policies choose the next call, as for engines 
 
 from __future__ import annotations
 
-import os
 import threading
 import warnings
 import weakref
@@ -16,6 +15,7 @@ from typing import Any, Self, TypeVar
 
 from fineflow.errors import FineflowWarning
 from fineflow.runtime import events
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.queues.permits import Permit, PermitPool, PermitRequest
 from fineflow.runtime.queues.policy import Policy, by_start, fifo
 from fineflow.runtime.queues.registry import shared_queue
@@ -83,13 +83,10 @@ class ComponentPermits(PermitPool[PermitRequest]):
 _all: weakref.WeakSet[ComponentPermits] = weakref.WeakSet()
 
 
+@in_forked_children
 def _reset() -> None:
     for permits in tuple(_all):
         permits.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
 
 
 def limit_changes() -> int:

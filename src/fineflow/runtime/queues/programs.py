@@ -7,7 +7,6 @@ afterwards, and how soon.
 
 from __future__ import annotations
 
-import os
 import threading
 import uuid
 from collections import OrderedDict
@@ -19,6 +18,7 @@ from fineflow.cost_model.costs import Means, learn, place
 from fineflow.ir import Op
 from fineflow.protocols import RequestIdentity
 from fineflow.runtime import events
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.loop.scopes import remaining
 from fineflow.runtime.queues import request_context
 
@@ -171,11 +171,8 @@ def _mean(means: Means, step: _Step) -> float | None:
     return mean if count >= _ENOUGH else None
 
 
+@in_forked_children
 def _forked() -> None:
     global _process
     _process = ""
     programs.forget()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)

@@ -7,7 +7,6 @@ ended. So no call fails that would not have failed in stock.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -16,6 +15,7 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from fineflow.runtime import events
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.queues.provider_caches import ProviderCache
 from fineflow.runtime.queues.refill import Refill
 from fineflow.runtime.queues.refusals import LONGEST, REFUSED, RESERVE, Budget, Left, Refusal, budgets, told_to_wait
@@ -247,12 +247,9 @@ def heard(calls: ModelCalls, since: float, status: int, headers: Mapping[str, An
         calls.refused(since, said)
 
 
+@in_forked_children
 def _reset() -> None:
     _known.clear()  # in a forked child: the calls of the parent do not exist
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
 
 
 def calls_of(component: Any) -> ModelCalls:

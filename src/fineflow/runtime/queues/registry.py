@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.queues.policy import POLICIES, Policy, by_start
 
 
@@ -24,14 +24,11 @@ _in_use = False
 _lock = threading.RLock()  # reentrant: Python may collect an abandoned stream inside, and its end may use queues
 
 
+@in_forked_children
 def _reset() -> None:
     # In a forked child the thread that holds the lock does not exist.
     global _lock
     _lock = threading.RLock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset)
 
 
 def expect_queues() -> None:

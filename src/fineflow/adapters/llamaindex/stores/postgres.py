@@ -6,7 +6,6 @@ loop that opened them. Written against llama-index-vector-stores-postgres 0.9.0.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -15,19 +14,17 @@ from llama_index.core.vector_stores.types import VectorStoreQueryMode
 
 from fineflow.adapters.core.resources import pooled, stand
 from fineflow.declare import Declaration, declaration
+from fineflow.runtime.loop.forks import in_forked_children
 from fineflow.runtime.queues.component_calls import LimitedComponent
 
 _first = threading.Lock()
 
 
+@in_forked_children
 def _forget() -> None:
     # After a fork, the thread that holds the lock may not exist in the child.
     global _first
     _first = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
 
 
 def table_of(store: Any) -> str:
