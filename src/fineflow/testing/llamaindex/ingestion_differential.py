@@ -64,16 +64,19 @@ class TextEmbedding(FakeEmbedding):
 class RecordingStore(SimpleVectorStore):
     """LlamaIndex's in-memory store; ``calls`` records each writing call before it has an effect.
 
-    latency: seconds per addition. gate: waited at before that.
+    latency: seconds per addition. gate: waited at before that. fails_at: number, from 1, of the addition that raises
+    RuntimeError before it writes.
     """
 
     _calls: list[Any] = PrivateAttr(default_factory=list)
     _latency: float = PrivateAttr(default=0.0)
     _gate: Gate | None = PrivateAttr(default=None)
+    _fails_at: int = PrivateAttr(default=0)
+    _additions: int = PrivateAttr(default=0)
 
-    def __init__(self, *, latency: float = 0.0, gate: Gate | None = None) -> None:
+    def __init__(self, *, latency: float = 0.0, gate: Gate | None = None, fails_at: int = 0) -> None:
         super().__init__()
-        self._latency, self._gate = latency, gate
+        self._latency, self._gate, self._fails_at = latency, gate, fails_at
 
     @property
     def calls(self) -> list[Any]:
@@ -82,6 +85,9 @@ class RecordingStore(SimpleVectorStore):
 
     def _begin(self, nodes: Sequence[BaseNode]) -> None:
         self._calls.append(("add", [(node.node_id, node.get_content(), node.embedding) for node in nodes]))
+        self._additions += 1
+        if self._additions == self._fails_at:
+            raise RuntimeError(f"addition {self._additions} fails")
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: Any) -> list[str]:
         if self._gate is not None:
