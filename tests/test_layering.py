@@ -142,7 +142,7 @@ OURS: dict[str, tuple[str, ...]] = {
     ),
     "demo": (
         *("", "ir", "api", "protocols", "adapters", "backends", "engines", "langchain", "llamaindex", "observe"),
-        *("runtime", "cost_model", *LEAVES),
+        *("runtime", "cost_model", "installation", *LEAVES),
     ),
     "demo.app": (),  # stock LangChain, as people write it
     "demo.index_app": (),  # stock LlamaIndex
@@ -151,7 +151,7 @@ OURS: dict[str, tuple[str, ...]] = {
         *("", "ir", "adapters.registry", "adapters.semantic", "checking", "protocols", "recording.recorder"),
         *("runtime.call.identity", *LEAVES),
     ),
-    "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "runtime", *LEAVES),
+    "profiling": ("ir", "protocols", "backends", "cost_model", "demo", "engines", "installation", "runtime", *LEAVES),
     "checking": ("", "ir", "demo", "testing", *LEAVES),
     # Simulates what recorded calls of an app would do on many instances.
     "capacity": (

@@ -6,12 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fineflow.demo.data import ENTITIES, SEED
-from fineflow.demo.world import make_corpus
+from benchmarks.adaptive_quality.world import make_corpus
 
 SINGLE, LIST, COMPARISON, UNANSWERABLE = "single-hop", "list", "comparison", "unanswerable"
 KINDS = (SINGLE, LIST, COMPARISON, UNANSWERABLE)
 UNKNOWN = "unknown"  # gold answer where the documents do not hold it
+SEED = 7  # of the corpus that the demo has
+ENTITIES = 120  # companies, towns, people and bridges described by a corpus
 _DRAWN = 1200  # questions that are drawn to have enough of each kind
 _OTHER_WORLD = 1000  # seeds of corpora whose entities the bundled one does not mention
 

@@ -173,14 +173,19 @@ def in_range(version: str, supported: str) -> bool:
     return True
 
 
-def _machine() -> str:
+def processor() -> str:
+    """Returns the processor of this machine, for display."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not Linux
         lines = []
     named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def _machine() -> str:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{named[0] if named else platform.processor() or platform.machine()}, {cores} cores, {platform.system()}"
+    return f"{processor()}, {cores} cores, {platform.system()}"
 
 
 def _devices() -> Iterator[str]:

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import math
 import os
-import platform
 import random
 import sys
 import time
@@ -25,6 +24,7 @@ from typing import Any
 from fineflow.backends.emulated import BatchProfile, LLMProfile
 from fineflow.cost_model.costs import PRIORS, Costs, Line, fit, fit_together
 from fineflow.errors import BackendError, installing
+from fineflow.installation import processor
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine, LLMEngine, Sampling
 from fineflow.runtime import events
@@ -66,16 +66,6 @@ class Profile:
         return json.dumps(
             {"source": self.source, **learned, "emulated": self.emulated, "measured": self.measured}, indent=1
         )
-
-
-def machine() -> str:
-    """Returns the processor of this machine, for display."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{named[0] if named else platform.processor() or platform.machine()}, {os.cpu_count()} cores"
 
 
 def text(words: int, rng: random.Random) -> str:
@@ -272,7 +262,8 @@ def _least_squares(rows: Sequence[tuple[float, float]], weights: Sequence[float]
 
 def _source(model: str, repeat: int) -> str:
     return (
-        f"fineflow profile: {model} on {machine()}, {time.strftime('%Y-%m-%d')}; the quickest of {repeat} runs of each"
+        f"fineflow profile: {model} on {processor()}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}; "
+        f"the quickest of {repeat} runs of each"
     )
 
 
@@ -326,29 +317,26 @@ _Measure = Callable[[int, Say], Profile]
 
 def _llm(model: str | None) -> tuple[Any, _Measure]:
     from fineflow.backends.transformers import TransformersEngine
-    from fineflow.demo import data
-    from fineflow.demo.inputs import locate
 
-    engine = TransformersEngine(str(data.default_model()) if model is None else locate("--model", model))
-
-    def measure(repeat: int, say: Say) -> Profile:
-        run_sync(engine.start)
-        return profile_llm(engine, model=engine.name, context=engine.context or max(PREFILLS), repeat=repeat, say=say)
-
-    return engine, measure
+    return _llm_engine(TransformersEngine, model)
 
 
 def _vllm(model: str | None) -> tuple[Any, _Measure]:
-    from fineflow.demo import data
-    from fineflow.demo.inputs import locate
     from fineflow.engines import VLLMEngine
 
-    engine = VLLMEngine(str(data.default_model()) if model is None else locate("--model", model))
+    return _llm_engine(VLLMEngine, model, sampling=_ENDLESS)
+
+
+def _llm_engine(kind: Any, model: str | None, **options: Any) -> tuple[Any, _Measure]:
+    from fineflow.demo import data
+    from fineflow.demo.inputs import locate
+
+    engine = kind(str(data.default_model()) if model is None else locate("--model", model))
 
     def measure(repeat: int, say: Say) -> Profile:
         run_sync(engine.start)
         most = engine.context or max(PREFILLS)
-        return profile_llm(engine, model=engine.name, context=most, repeat=repeat, say=say, sampling=_ENDLESS)
+        return profile_llm(engine, model=engine.name, context=most, repeat=repeat, say=say, **options)
 
     return engine, measure
 

@@ -9,7 +9,7 @@ import pytest
 from tiny_transformers import QUESTIONS, Completion, chat, collect, engine, folder, torch  # noqa: F401
 
 from fineflow.backends.transformers import TransformersEngine
-from fineflow.backends.transformers.detokenize import Detokenizer, StopStrings
+from fineflow.backends.transformers.answer import Detokenizer, StopStrings
 from fineflow.errors import BackendError
 from fineflow.protocols import Message
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fineflow.backends.vllm.engine import VLLMEngine
-from fineflow.backends.vllm.prefix_index import Kept
 from fineflow.backends.vllm.registry import shared
+from fineflow.backends.vllm.request import Kept
 from fineflow.backends.vllm.startup import cause, environment
 
 TRACEBACKS = """\

@@ -20,12 +20,13 @@ from benchmarks.adaptive_quality import calibration
 from benchmarks.adaptive_quality.__main__ import main
 from benchmarks.adaptive_quality.app import MOST_CHUNKS, chunked
 from benchmarks.adaptive_quality.calibration import calibrated, cheapest, choice
-from benchmarks.adaptive_quality.datasets import KINDS, UNANSWERABLE, UNKNOWN, Question, bundled
+from benchmarks.adaptive_quality.datasets import ENTITIES, KINDS, SEED, UNANSWERABLE, UNKNOWN, Question, bundled
 from benchmarks.adaptive_quality.loaders import finsec, musique, qmsum, squad
 from benchmarks.adaptive_quality.run import Measured, measure
 from benchmarks.adaptive_quality.scores import difference_interval, exact_match, mean_interval, token_f1
 from benchmarks.adaptive_quality.systems import TUNED, Reply, Tuned, grid
 from benchmarks.adaptive_quality.verdict import frontier, judge
+from benchmarks.adaptive_quality.world import make_corpus
 from benchmarks.adaptive_sides import MIDDLE, OURS
 from langchain_core.runnables import RunnableLambda
 from tools.pictures.adaptive import ablation_chart, frontier_chart
@@ -423,3 +424,10 @@ def test_the_benchmark_runs_on_the_bundled_model(tmp_path: Path) -> None:
     assert four["list"] > one["list"]
     assert found["adaptive"]["profiler"]["share"] > 0
     assert found["adaptive, distilled"]["profiler"]["share"] < found["adaptive, calibrated"]["profiler"]["share"]
+
+
+def test_the_corpus_of_the_demo_is_what_the_generator_makes() -> None:
+    corpus = make_corpus(seed=SEED, docs=ENTITIES, questions=60)
+    kept = json.loads((default_model().parent / "corpus.json").read_text(encoding="utf-8"))
+    assert kept["documents"] == [{key: each[key] for key in ("title", "text")} for each in corpus["documents"]]
+    assert kept["questions"] == [{key: each[key] for key in ("question", "answer")} for each in corpus["questions"]]

@@ -81,7 +81,7 @@ def test_model_folders(capsys: pytest.CaptureFixture[str], tmp_path: Path, flag:
 def test_a_hub_id_without_a_hub(flag: str, tmp_path: Path) -> None:
     # A process of its own: the hub's client reads its environment once, when it is imported.
     done = subprocess.run(
-        [sys.executable, "-m", "fineflow.cli", "demo", flag, "nobody/nothing"],
+        [sys.executable, "-m", "fineflow", "demo", flag, "nobody/nothing"],
         capture_output=True,
         text=True,
         timeout=120,

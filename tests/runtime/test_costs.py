@@ -42,6 +42,12 @@ def taught(line: Line, op: Op = Op.EMBED, sizes: tuple[int, ...] = (1, 2, 4, 8, 
     return learning
 
 
+def loaded(profile: str) -> Costs:
+    made = Costs()
+    made.load(profile)
+    return made
+
+
 @pytest.mark.parametrize("true", [Line(0.02, 0.0002), Line(0.005, 0.01), Line(0.3, 0.0005)], ids=str)
 def test_known_parameters_are_found(true: Line) -> None:
     sizes = [random.Random(i).randrange(1, 2000) for i in range(64)]
@@ -122,7 +128,7 @@ def test_the_first_measurement_is_cold_and_counts_only_until_there_is_another() 
     assert learning.predict("foreign", Op.DECODE, name="title/llm.decode") == pytest.approx(0.2)
     assert learning.predict("foreign", Op.DECODE, name="other/llm.decode") == pytest.approx(0.2)
     assert learning.predict("", Op.CALL, name="own.call") == pytest.approx(0.2)
-    again = Costs.from_json(learning.to_json())
+    again = loaded(learning.to_json())
     again.observe("", Op.CALL, None, 4.0, "own.call")  # the first of the next process
     assert again.predict("", Op.CALL, name="own.call") < 0.5
 
@@ -145,7 +151,7 @@ def test_calls_of_unknown_size_are_told_apart_by_who_makes_them() -> None:
     assert learning.predict("foreign", Op.DECODE, name="other/llm.decode") == pytest.approx(2.5)
     learning.observe("foreign", Op.DECODE, None, 1000.0, "title/llm.decode")  # somebody closed the laptop
     assert learning.predict("foreign", Op.DECODE, name="title/llm.decode") == pytest.approx(1.5)
-    again = Costs.from_json(learning.to_json())
+    again = loaded(learning.to_json())
     assert again.predict("foreign", Op.DECODE, name="essay/llm.decode") == pytest.approx(4.0)
 
 
@@ -218,7 +224,7 @@ def test_a_profile_is_kept_and_counts_as_measured() -> None:
     learning = taught(Line(0.01, 0.01))
     learning.observe("llm", Op.DECODE, 10, 1.0)  # once is not enough to be kept
     learning.observe_size("engine", Op.EMBED, "find.embed", 12)
-    again = Costs.from_json(learning.to_json())
+    again = loaded(learning.to_json())
     assert again.measured("engine", Op.EMBED) and not again.measured("llm", Op.DECODE)
     assert again.predict("engine", Op.EMBED, name="find.embed") == pytest.approx(0.13)
     assert again.efficient_batch("engine", Op.EMBED) == 16
@@ -275,7 +281,7 @@ def test_a_step_takes_longer_for_each_sequence_beside() -> None:
         pytest.approx(0.002, rel=0.05),
     )
     assert known.predict("llm", Op.DECODE, size=50, together=4) == pytest.approx(0.805, rel=0.05)
-    assert Costs.from_json(known.to_json()).line("llm", Op.DECODE) == line
+    assert loaded(known.to_json()).line("llm", Op.DECODE) == line
 
 
 def test_outliers_do_not_decide_what_company_costs() -> None:

@@ -2,7 +2,7 @@
 
 One model per engine and operation: ``seconds = fixed + each * size`` where the time grows with the input, a constant
 for the rest. Ayo (section 4.3) profiles engines ahead of time; here the profile is learned from the batches and calls
-that run anyway, and can be saved (``to_json``, ``from_json``). Sizes: texts of a batch (EMBED, RERANK, INGEST),
+that run anyway, and can be saved (``to_json``, ``load``). Sizes: texts of a batch (EMBED, RERANK, INGEST),
 computed tokens (PREFILL, PARTIAL_PREFILL), steps (DECODE, PARTIAL_DECODE). An LLM step takes longer for each other
 sequence that is decoded in it: ``fixed + steps * (each + beside * (sequences - 1))`` seconds.
 
@@ -357,18 +357,11 @@ class Costs:
             means = {"sizes": _rows(self._sizes), "took": _rows(self._took)}
         return json.dumps({"version": 1, "lines": lines, **means}, indent=1)
 
-    @classmethod
-    def from_json(cls, text: str) -> Costs:
-        """Reads ``to_json`` output; it counts as measured. Raises ValueError if it is not a profile."""
-        made = cls()
-        made.load(text)
-        return made
-
     def load(self, profile: str | Path) -> None:
         """Loads the output of ``to_json`` or ``fineflow profile``, replacing what is known of the same engines.
 
-        profile: the JSON text, or the path of a file. Raises ValueError if it is not a profile, OSError if the file
-        cannot be read.
+        They count as measured. profile: the JSON text, or the path of a file. Raises ValueError if it is not a profile,
+        OSError if the file cannot be read.
         """
         text = profile.read_text(encoding="utf-8") if isinstance(profile, Path) else profile
         try:

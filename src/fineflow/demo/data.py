@@ -1,17 +1,18 @@
 """Bundled data of the demo: a small chat model, and a corpus with questions.
 
-The chat model has 4.6 million parameters. It was trained from scratch on the synthetic world of ``world.py`` and knows
-nothing else. The corpus uses names that it never saw in training, so it has to read the passages.
+The chat model has 4.6 million parameters. It was trained from scratch on a synthetic world of companies, towns, people
+and bridges with made-up names, and knows nothing else. The corpus (``data/corpus.json``) uses names that it never
+saw in training, so it has to read the passages. Its generator is ``benchmarks/adaptive_quality/world.py``.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
-SEED = 7
-ENTITIES = 120  # companies, towns, people and bridges described by the corpus
+_DATA = Path(__file__).parent / "data"
 
 QUESTIONS = (
     "Who founded Grand Brook Airlines and what is its revenue?",
@@ -30,18 +31,15 @@ class Question:
 
 def default_model() -> Path:
     """Returns the folder of the bundled chat model, in Hugging Face format. Run it in float32."""
-    return Path(__file__).parent / "data" / "tinylm"
+    return _DATA / "tinylm"
 
 
 def write_corpus(folder: Path) -> list[Question]:
     """Writes the bundled corpus, 78 short text and markdown files, into ``folder`` (created if missing).
 
-    The files are the same for each version of the package. Returns questions about them with answers, those of
-    ``QUESTIONS`` first.
+    Returns questions about them with answers, those of ``QUESTIONS`` first.
     """
-    from fineflow.demo.world import make_corpus
-
-    corpus = make_corpus(seed=SEED, docs=ENTITIES, questions=60)
+    corpus = json.loads((_DATA / "corpus.json").read_text(encoding="utf-8"))
     folder.mkdir(parents=True, exist_ok=True)
     for number, document in enumerate(corpus["documents"]):
         name = re.sub(r"[^a-z0-9]+", "-", document["title"].lower()).strip("-")[:60]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import fineflow
 from fineflow.demo.inputs import one_line
 from fineflow.demo.measure import FINEFLOW, SIDES, STOCK, Measured, Outcome
+from fineflow.installation import processor
 
 
 def method(repeat: int) -> str:
@@ -31,21 +30,11 @@ def hardware() -> dict[str, Any]:
     torch: Any = sys.modules.get("torch")  # by then imported by the engines, which alone depend on it
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
-        "cpu": _cpu_model(),
+        "cpu": processor(),
         "cores": cores,
         "torch_threads": torch and torch.get_num_threads(),
         "accelerator": torch.cuda.get_device_name() if torch and torch.cuda.is_available() else None,
     }
-
-
-def _cpu_model() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
 
 
 def header(about: Mapping[str, Any]) -> str:

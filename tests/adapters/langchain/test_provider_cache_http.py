@@ -90,7 +90,7 @@ def test_the_others_follow_the_first_response(make: Callable[[Provider], Any]) -
 
 
 def test_messages_without_a_breakpoint_end_where_the_prompt_ends() -> None:
-    from fineflow.adapters.langchain.models.beginnings import beginning
+    from fineflow.adapters.langchain.models.usage import beginning
 
     breaks = {"type": "text", "text": "b", "cache_control": {"type": "ephemeral"}}
     whole = beginning(([SystemMessage("a"), HumanMessage("c")], None, {}, None))

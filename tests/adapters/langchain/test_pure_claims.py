@@ -14,8 +14,8 @@ from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from pipelines import DIRECT, ask, same
 
 import fineflow
-from fineflow.adapters.analysis.copies import ABSENT, fresh_copy
 from fineflow.adapters.core import durations
+from fineflow.adapters.langchain.lowering.function_claims import ABSENT, fresh_copy
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings, FakeVectorStore
 from fineflow.testing.virtual import run

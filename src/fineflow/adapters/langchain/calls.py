@@ -155,11 +155,8 @@ def streaming_handlers(config: RunnableConfig | None) -> Streams:
     for each in (config, var_child_runnable_config.get()):
         callbacks: Any = each.get("callbacks") if each else None
         for handler in getattr(callbacks, "handlers", callbacks) or ():
-            if isinstance(handler, _BY_EVENTS):
+            if isinstance(handler, _streaming._V2StreamingCallbackHandler):
                 return "events"
             if isinstance(handler, _streaming._StreamingCallbackHandler):
                 found = "chunks"
     return found
-
-
-_BY_EVENTS: Any = getattr(_streaming, "_V2StreamingCallbackHandler", ())  # none in langchain-core 1.3

@@ -28,8 +28,7 @@ from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.inner_calls import looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.lanes import lane_of
-from fineflow.adapters.langchain.models.beginnings import beginning
-from fineflow.adapters.langchain.models.usage import tokens
+from fineflow.adapters.langchain.models.usage import beginning, tokens
 from fineflow.adapters.langchain.opaque_steps import Tap
 from fineflow.adapters.langchain.proxy import Optimized
 from fineflow.adapters.langchain.resources import limited, meant, standing, writes

@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import cache, partial
+from itertools import combinations, takewhile
 from typing import Any
 
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableSequence
+from langchain_core.runnables.base import RunnableBindingBase
 
 from fineflow.adapters.core.builder import TEXT, UNKNOWN, Leaf
 from fineflow.adapters.core.durations import brief, slow
@@ -15,7 +17,6 @@ from fineflow.adapters.core.framework import Lowered
 from fineflow.adapters.core.plan import Plan, asked, running, with_containers
 from fineflow.adapters.core.recognition import Row, find
 from fineflow.adapters.core.snapshot import Snapshot
-from fineflow.adapters.langchain.batch_semantics import steps_meet
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.lowering import (
     branches,
@@ -47,6 +48,8 @@ from fineflow.options import Options
 from fineflow.runtime import servers
 
 ENTRIES = ("invoke", "ainvoke", "stream", "astream", "batch", "abatch")
+
+_OWN = (Effect.OPAQUE, Effect.UNORDERED)
 
 
 def rows() -> tuple[Row, ...]:
@@ -210,3 +213,33 @@ def _wanted(graph: Graph, *, ended: bool) -> frozenset[str]:
 
 def _waited(p: Primitive, label: str, names: Set[str]) -> bool:
     return p.name in names or label.startswith("if ")
+
+
+def steps_meet(graph: Graph, objects: Mapping[str, Any]) -> bool:
+    """Returns True if steps that stock's batch runs one after the other could observe the order of inputs.
+
+    The batch of a sequence runs a step for all inputs before it runs the next step for any. The order can be observed
+    if one of two steps is opaque user code and the other one is opaque, too, or reads something: a counter that the
+    first step increments has counted all inputs when the second step reads it. It can also be observed if both print.
+
+    graph: as lowered. objects: the lowered objects, by path.
+    """
+    telling = [p for p in graph if p.effects.kind in _OWN or p.effects.touched]
+    return any(
+        _observable(one.effects.kind, other.effects.kind) and _kept_apart(one.leaf, other.leaf, objects)
+        for one, other in combinations(telling, 2)
+    )
+
+
+def _observable(one: Effect, other: Effect) -> bool:
+    return Effect.OPAQUE in (one, other) or one is other is Effect.UNORDERED
+
+
+def _kept_apart(one: str, other: str, objects: Mapping[str, Any]) -> bool:
+    """Returns True if two paths diverge at a sequence whose own ``batch`` runs when the whole object is batched."""
+    pairs = zip(one.split("/"), other.split("/"), strict=False)
+    common = [step for step, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+    way = [objects.get("/".join(common[:end])) for end in range(len(common) + 1)]
+    return isinstance(way[-1], RunnableSequence) and all(
+        isinstance(obj, (RunnableSequence, RunnableBindingBase)) for obj in way
+    )

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from langgraph.graph import END, START
 
 from fineflow.adapters.analysis import Verdict, asking
-from fineflow.adapters.analysis.coroutines import without_waiting
 from fineflow.adapters.analysis.keys import keys_read, keys_returned
+from fineflow.adapters.analysis.sources import without_waiting
 from fineflow.adapters.langchain.repeating import reads
 from fineflow.adapters.langchain.user_functions import calls_components
 from fineflow.adapters.langgraph.node_facts import NodeFacts, facts_of

@@ -25,7 +25,6 @@ from fineflow.adapters.llamaindex.agents.workflows import flow_class, flow_parts
 from fineflow.adapters.llamaindex.builder import Way
 from fineflow.adapters.llamaindex.ingestion.proxies import ingesting_class
 from fineflow.adapters.llamaindex.kernels.operations import KERNELS
-from fineflow.adapters.llamaindex.lanes import lane_of
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.synthesizers import is_synthesizer
 from fineflow.adapters.llamaindex.methods import opened
@@ -36,7 +35,7 @@ from fineflow.adapters.llamaindex.proxy import (
     OptimizedRetriever,
     OptimizedSynthesizer,
 )
-from fineflow.adapters.llamaindex.resources import standing
+from fineflow.adapters.llamaindex.resources import lane_of, standing
 from fineflow.ir import Graph, Primitive
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit

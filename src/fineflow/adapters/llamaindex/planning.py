@@ -11,7 +11,7 @@ from llama_index.core.chat_engine.types import BaseChatEngine
 
 from fineflow.adapters.core.builder import DOCUMENTS, TEXT, Leaf
 from fineflow.adapters.core.framework import Lowered
-from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.plan import Plan, running
 from fineflow.adapters.core.recognition import Row, components_of, find
 from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.core.trust import OwnClass
@@ -34,7 +34,6 @@ from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared_code
 from fineflow.adapters.llamaindex.user_functions import calls_components, calls_in, functions_of
 from fineflow.ir import Graph, Op, Primitive, Ref
-from fineflow.ir.spec import bodies
 from fineflow.options import Options
 from fineflow.runtime import servers
 from fineflow.runtime.queues.component_calls import has_limit, limit_changes
@@ -99,7 +98,7 @@ def lower(obj: Any, options: Options, way: Way) -> tuple[Graph, Lowered]:
 def decide(p_graph: Graph, e_graph: Graph, lowered: Lowered) -> Plan:
     """Returns the plan: whether running ahead is expected to pay, and other reasons for calls to follow the plan."""
     obj, way, objects = lowered.obj, lowered.way, list(lowered.builder.objects.values())
-    gain = any(_pays(p, way.sync) for p in _running(e_graph))
+    gain = any(_pays(p, way.sync) for p in running(e_graph) if not p.by_stock)
     used = list(_components(obj, way.part))
     parts = any(container_of(each) is not None for each in (obj, getattr(obj, "_query_engine", None)))
     follows = {
@@ -181,19 +180,11 @@ def _pays(p: Primitive, sync: bool) -> bool:
     return p.op in (Op.PARTIAL_PREFILL, Op.SEARCH) or p.params.get("of") == BATCHES
 
 
-def _running(graph: Graph) -> Iterator[Primitive]:
-    for p in graph:
-        if not p.by_stock:
-            yield p
-            for _, body in bodies(p):
-                yield from _running(body)
-
-
 def _leaves(e_graph: Graph) -> frozenset[str]:
-    running = list(_running(e_graph))
-    read = {ref.name for p in running for ref in p.args.values()}.union(*(p.after for p in running))
+    ours = [p for p in running(e_graph) if not p.by_stock]
+    read = {ref.name for p in ours for ref in p.args.values()}.union(*(p.after for p in ours))
     fed = frozenset(p.leaf for p in e_graph if p.op is Op.CALL and p.name in read)
-    return fed.union(p.leaf for p in running)
+    return fed.union(p.leaf for p in ours)
 
 
 def _models(objects: Iterable[Any]) -> Iterator[Any]:

@@ -17,17 +17,12 @@ class _Field(Enum):
 class CommaSeparated(CheckedItems[str]):
     """CommaSeparatedListOutputParser: one or more csv rows; split at commas and stripped if csv raises.
 
-    csv may still raise at the end of the text (on a lone carriage return, a very long field), so an item is final when
-    its comma has arrived *and* both ways to parse it agree. They disagree on a quoted item, on one with blanks before
-    its comma, and on a newline within the list; from there on all items wait for the end.
-
-    With ``eager``, csv is assumed not to raise: quoted items are released at their comma too, and ``contradicted`` is
-    set if csv does raise and items differ.
+    An item is released at its comma. csv may still raise at the end of the text (on a lone carriage return, a very long
+    field): ``contradicted`` is set if it does and items differ.
     """
 
-    def __init__(self, *, eager: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__(_comma_separated)
-        self._eager = eager
         self._first = True
         self._open: list[str] = []  # text after the last comma outside quotes, in pieces
         self._field = _Field.START
@@ -39,8 +34,6 @@ class CommaSeparated(CheckedItems[str]):
             self._open, start = [], comma + 1
             # A comma on both sides: csv reads a blank line, or the end of the text, differently from an empty item.
             items = _csv_items(f"{part}," if self._first else f",{part},")[0 if self._first else 1 : -1]
-            if not self._eager and items != _stripped_items(part):
-                raise ValueError("the two ways to parse disagree")
             self._first = False
             yield from items
         self._open.append(text[start:])

@@ -6,8 +6,8 @@ work on the item starts before the text is complete. For every text and every wa
 * the items from ``push``, followed by those from ``close``, are the list that the parser makes of the whole text;
 * the items from ``push`` alone are a prefix of that list.
 
-This holds without exception for `Lines`, `Split`, `SplitLines`, `CommaSeparated`, `Numbered` and `Markdown`. It cannot
-hold for JSON (nor for ``CommaSeparated(eager=True)``): langchain repairs malformed JSON by cutting text off its end,
+This holds without exception for `Lines`, `Split`, `SplitLines`, `Numbered` and `Markdown`. It cannot
+hold for JSON, nor for `CommaSeparated`: langchain repairs malformed JSON by cutting text off its end,
 and looks for another answer after the next code fence, so some continuation changes every item. There it holds for
 every well-formed text and every prefix of one (a truncated answer). For other texts, ``close`` may set
 ``contradicted`` and release nothing more. Code that starts work on an item early compares it with the parser's own

@@ -20,7 +20,6 @@ from fineflow.runtime.queues.prompts import Prompt
 from fineflow.runtime.queues.request_context import query
 
 WARM, IGNORE = "warm", "ignore"
-MODES = (WARM, IGNORE)
 
 mode: ContextVar[str] = ContextVar("fineflow_cache", default="")
 """What the call's options say: ``WARM``, ``IGNORE``, or "" for where such a cache is known, or may be there."""

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal
+from operator import itemgetter
+from typing import Any, Literal, get_args
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.language_models.chat_models import generate_from_stream
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 from langchain_core.messages.ai import UsageMetadata
+from langchain_core.output_parsers import BaseOutputParser, JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableMap, RunnablePassthrough
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langchain_core.utils.pydantic import is_basemodel_subclass
 
 from fineflow.adapters.langchain.components.conversation import Conversation, Tools, call_chunk, choice_of
-from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of
-from fineflow.adapters.langchain.components.structured_output import Method, structured_output
+from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of, schema_of
 from fineflow.adapters.text.tool_calls import CallReader
 from fineflow.adapters.text.tool_formats import Template
 from fineflow.protocols import Delta, Sampling, ToolCall
 from fineflow.runtime.loop.workers import in_thread
 
 TOOLS = ("tools", "tool_choice")  # arguments of a call that change its prompt
+
+Method = Literal["json_schema", "function_calling", "json_mode"]
 
 
 class ChatEngine(EngineBacked, BaseChatModel):
@@ -241,3 +245,33 @@ class _Writer:
         first, self._calls = self._calls, self._calls + len(calls)
         text = "".join(part for part in parts if isinstance(part, str))
         return text, [call_chunk(call, first + i) for i, call in enumerate(calls)]
+
+
+def structured_output(
+    model: Any, schema: Any, method: Method | None, *, include_raw: bool, strict: bool | None
+) -> Runnable[Any, Any]:
+    """Builds the chain that ``ChatEngine.with_structured_output`` returns."""
+    if method not in (None, *get_args(Method)):
+        raise ValueError(f"expected a method that is one of {', '.join(get_args(Method))}; got {method!r}")
+    held = model.holds_schemas
+    if method is None:
+        method = "json_schema" if held else "function_calling" if model.calls_tools else "json_mode"
+    if method == "function_calling":
+        return BaseChatModel.with_structured_output(model, schema, include_raw=include_raw)
+    wanted: dict[str, Any] = {"type": "json_object"}
+    if method == "json_schema":
+        form = schema_of(schema)
+        named = {"name": form.get("title", "answer"), "schema": form}
+        wanted = {"type": "json_schema", "json_schema": named | ({} if strict is None else {"strict": strict})}
+    output_format = {"kwargs": {"method": method}, "schema": schema}
+    # An engine without schema support does not support JSON objects either; the answer to the prompt is parsed.
+    given = {"response_format": wanted} if held or method == "json_schema" else {}
+    llm = model.bind(**given, ls_structured_output_format=output_format)
+    pydantic = isinstance(schema, type) and is_basemodel_subclass(schema)
+    parser: BaseOutputParser[Any] = PydanticOutputParser(pydantic_object=schema) if pydantic else JsonOutputParser()
+    if not include_raw:
+        return llm | parser  # type: ignore[no-any-return]
+    # Built as in BaseChatModel.with_structured_output.
+    parsed = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
+    failed = RunnablePassthrough.assign(parsed=lambda _: None)
+    return RunnableMap(raw=llm) | parsed.with_fallbacks([failed], exception_key="parsing_error")

@@ -11,7 +11,9 @@ from typing import Any
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel
+from langchain_core.language_models._compat_bridge import chunks_to_events
 from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.language_models.chat_model_stream import ChatModelStream
 from langchain_core.messages import BaseMessage
 
 from fineflow.adapters.core.prefills import parts_of
@@ -215,9 +217,6 @@ def _completed(generation: Any, output: Mapping[str, Any] | None = None) -> Any:
 
 def _of_events(chunks: Sequence[Any]) -> Any:
     """Returns the message that stock makes of the events of a stream (langchain-core 1.7.2 and 1.8.3)."""
-    from langchain_core.language_models._compat_bridge import chunks_to_events  # not in langchain-core 1.3
-    from langchain_core.language_models.chat_model_stream import ChatModelStream
-
     stream = ChatModelStream()
     for event in chunks_to_events(iter(chunks)):
         stream.dispatch(event)

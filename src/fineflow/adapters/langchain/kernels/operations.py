@@ -16,7 +16,6 @@ from fineflow.adapters.core.durations import computed
 from fineflow.adapters.core.prefills import note_parts
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, fields, plain
 from fineflow.adapters.langchain.kernels.growing import growing_prefill
-from fineflow.adapters.langchain.kernels.itemwise import one_item
 from fineflow.adapters.langchain.kernels.models import decode, partial_decode, prefill
 from fineflow.adapters.langchain.kernels.parsing import own_failures, parse, pieces
 from fineflow.adapters.langchain.kernels.prefilling import partial_prefill
@@ -28,6 +27,7 @@ from fineflow.adapters.langchain.lowering.function_claims import read
 from fineflow.adapters.langchain.lowering.package_functions import value_of
 from fineflow.adapters.langchain.lowering.routing import chosen_routes
 from fineflow.ir import Op, Primitive
+from fineflow.ir.primitive import NUMBER
 from fineflow.runtime.call import control_flow
 from fineflow.runtime.call.executor import Execution, Kernel
 from fineflow.runtime.call.streams import Stream
@@ -63,7 +63,7 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
     if verdict is not None and not verdict.still_holds():
         raise LeftToStock("something that the function's purity depends on has changed")
     if p.params.get("stage") == "one":
-        return one_item(p, args)
+        return _one_item(p, args)
 
     def called(given: Any) -> Any:
         if p.meta.get("packaged"):
@@ -81,6 +81,32 @@ def call(p: Primitive, args: Args, run: Execution) -> Any:
         return found
 
     return own_failures(run, lambda: pieces(p, args["value"], called, run))
+
+
+def _one_item(p: Primitive, args: Args) -> Any:
+    """Calls a function that makes a list item by item for one item, before the others are there.
+
+    Returns what it makes of ``item`` and of what is at its place in the other lists. Raises LeftToStock if these are no
+    lists, or too short, and for what is not plain data.
+    """
+    given: Any = [args["item"]]
+    how = p.meta["itemwise"]
+    lists = how.keys
+    if lists is not None:
+        given = fields(args)
+        for key in lists:
+            given[key] = [args["item"] if key == p.params["of"] else _at(given[key], args[NUMBER])]
+    plain(given)
+    found = how.at(p.component.func, args[NUMBER])(given)
+    if type(found) is not list or len(found) != 1:
+        raise LeftToStock("the function did not make one item of one")
+    return found[0]
+
+
+def _at(given: Any, place: int) -> Any:
+    if type(given) not in (list, tuple) or place >= len(given):
+        raise LeftToStock("one of the lists that it goes through is none, or too short")
+    return given[place]
 
 
 def warm(p: Primitive, args: Args, run: Execution) -> Any:

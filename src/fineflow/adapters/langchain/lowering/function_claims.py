@@ -8,6 +8,7 @@ failed ahead.
 
 from __future__ import annotations
 
+import copy
 import copy as copying
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.runnables.utils import AddableDict
 
 from fineflow.adapters.analysis import Verdict
-from fineflow.adapters.analysis.copies import ABSENT, fresh_copy
 from fineflow.adapters.analysis.keys import keys_read
+from fineflow.adapters.analysis.tables import is_plain, parts_of
+from fineflow.adapters.analysis.values import immutable
 from fineflow.adapters.core.durations import computed
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.arguments import Arguments, frozen
@@ -33,6 +35,11 @@ from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.workers import in_thread
+
+ABSENT: Any = object()
+"""Stands for a value that cannot be copied."""
+
+_MOST = 2000  # parts of a value that are copied, and of an argument that it may share parts with
 
 
 def keys_of(step: RunnableLambda[Any, Any]) -> frozenset[str] | None:
@@ -200,3 +207,33 @@ def _aclaiming(func: Any, site: Site, keys: frozenset[str] | None) -> Callable[.
         return await claimed(value, config=config)
 
     return configured if takes_config(func) else claimed
+
+
+def fresh_copy(value: Any, *given: Any) -> Any:
+    """Returns a deep copy of plain data; the value itself if it is immutable.
+
+    Nobody can tell it from what the function would return when called again. given: what the value was made of. Returns
+    ABSENT for other values, for large ones, and for those that share a mutable part with ``given``: a copy would no
+    longer change with it.
+    """
+    if immutable(value):
+        return value
+    if not all(is_plain(each, _MOST) for each in (value, *given)):
+        return ABSENT
+    if not _mutable(value).keys().isdisjoint(_mutable(*given)):
+        return ABSENT
+    return copy.deepcopy(value)
+
+
+def _mutable(*values: Any) -> dict[int, Any]:
+    """Returns the mutable parts of plain data, by id."""
+    found: dict[int, Any] = {}
+    todo = list(values)
+    while todo:
+        part = todo.pop()
+        if immutable(part) or id(part) in found:
+            continue
+        if type(part) not in (tuple, frozenset):
+            found[id(part)] = part
+        todo += parts_of(part) or ()
+    return found

@@ -46,7 +46,7 @@ def _splitters(parser: BaseOutputParser[Any]) -> Splitters:
     if isinstance(parser, MarkdownListOutputParser):
         return {"bullets": Markdown} if parser.pattern == _BULLETS else {}
     if isinstance(parser, CommaSeparatedListOutputParser):
-        return {"values": partial(CommaSeparated, eager=True)}
+        return {"values": CommaSeparated}
     if isinstance(parser, PydanticOutputParser):
         return {"fields": partial(JsonFields, JsonOutputParser().parse)}
     if isinstance(parser, JsonOutputParser):

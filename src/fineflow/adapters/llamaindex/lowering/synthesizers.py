@@ -155,7 +155,7 @@ def _is_library(p: Primitive, b: IndexBuilder) -> bool:
 
 def _check(synthesizer: Any, kind: Kind) -> None:
     """Raises NotLowered unless each answer is simply ``llm.predict`` of a prompt with packed texts."""
-    if getattr(synthesizer, "_multimodal", False):  # since 0.14.22
+    if synthesizer._multimodal:
         raise NotLowered("it is multimodal")
     if synthesizer._output_cls is not None:
         raise NotLowered("its answers are objects of a class")

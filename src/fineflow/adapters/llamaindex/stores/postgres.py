@@ -36,7 +36,7 @@ def table_of(store: Any) -> str:
 
 def own_code(store: Any) -> str:
     """Returns the reason not to search a store ahead of stock; "" if none."""
-    function = getattr(store, "_customize_query_fn", None)  # missing in older releases
+    function = store._customize_query_fn
     known = function is None or declaration(function) == Declaration()
     return "" if known else "its customize_query_fn is a function of your own, and not declared pure"
 
