@@ -38,18 +38,6 @@ def _processes(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     return bool(number and number > 1)
 
 
-def _ingesting(name: str) -> tuple[Any, Any]:
-    """Returns the sync and the async entry method of a part that takes no query."""
-
-    def call(self: Optimized, *args: Any, **kwargs: Any) -> Any:
-        return self._self_part_call(name, name, None, args, kwargs)
-
-    async def acall(self: Optimized, *args: Any, **kwargs: Any) -> Any:
-        return await self._self_part_acall(name, f"a{name}", None, args, kwargs)
-
-    return call, acall
-
-
 class OptimizedIndex(Optimized):
     """Index whose embedding of new nodes runs ahead, and whose retrievers and engines are optimized."""
 
