@@ -40,7 +40,7 @@ class FoundCall:
         self.begun = self.taken = self.failed = False
         self.whole = not is_declared(component)
         self.since = self.ended = self.processor = 0.0
-        self.version: written.Version = ()
+        self.version: written.Version = written.NOTHING
 
     def begins(self) -> None:
         """Notes when it begins."""

@@ -293,7 +293,7 @@ class InnerCalls(CallsAhead):
                     return None
                 if not found.begun:
                     self._alone(found)
-                elif found.ahead is not None and not (found.ahead.fits(args, named) and written.holds(found.version)):
+                elif found.ahead is not None and not (found.ahead.fits(args, named) and found.version.holds()):
                     found.ahead.drop()
                     found.ahead = None
                 return found

@@ -15,7 +15,6 @@ from functools import lru_cache, partial
 from types import FunctionType
 from typing import Any
 
-from fineflow.adapters.core.batched_search import chroma_contents
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.declare import declaration
@@ -118,13 +117,11 @@ def _writers(kind: type) -> tuple[str, ...]:
 
 def _keys(store: Any) -> Iterator[Hashable]:
     yield id(store)
-    if isinstance(contents := chroma_contents(store), str):
-        yield contents
-    elif type(store).__module__.startswith("chromadb.") and hasattr(store, "id"):
-        yield f"chroma:{store.id}"
-    for value in _attributes(store).values():
+    for value in (store, *_attributes(store).values()):
         if type(value) in _CONTAINERS:
             yield id(value)
+        elif type(value).__module__ == "chromadb.api.models.Collection":
+            yield f"chroma:{value.id}"
 
 
 def _writing(own: Any, name: str) -> Any:

@@ -63,7 +63,7 @@ class Entry:
     slot: of the component's call (``query.Slot``). request: that the work is, if it is one. stamps, number: where the
     graph's trace records a claim; stamps is None after the claim. task: does the work. held: threads of stock that wait
     for it, and tasks. left: the call has ended, and left the work to these. version: of what it searches, as of when it
-    began (``written``); () for work that searches nothing.
+    began (``written``).
     """
 
     __slots__ = (
@@ -113,7 +113,7 @@ class Entry:
         self.request: AheadRequest | None = None
         self.stamps: Stamps | None = None
         self.number = 0
-        self.version: written.Version = ()
+        self.version: written.Version = written.NOTHING
         self.task: asyncio.Task[Any] | None = None
         self.held = 0
         self.left = False
@@ -334,7 +334,7 @@ class Claims:
         """Returns the entry for a call that stock makes, and True if stock has to do the work itself."""
         for entry in self._at(leaf):
             again = entry.for_stock and (not entry.shared or entry.error is not None)  # a retry calls the component
-            if not again and equal(entry.key, key) and usable(entry) and written.holds(entry.version):
+            if not again and equal(entry.key, key) and usable(entry) and entry.version.holds():
                 entry.for_stock = True
                 if entry.request is not None:
                     if entry.request.held:

@@ -10,24 +10,46 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-Version = tuple[tuple[Hashable, int], ...]
-"""What a search finds, as of a moment: the number of the last write to each part, by its key."""
+_MOST = 4096  # stores whose last write is known
 
-_MOST = 4096  # parts whose last write is known; of older ones it counts as if they had been written to just then
-
-_last: OrderedDict[Hashable, int] = OrderedDict()
+_last: OrderedDict[Hashable, int] = OrderedDict()  # numbers of the last writes to stores, by their keys
 _lock = threading.RLock()  # reentrant: what the collector ends inside may write
-_number = _forgotten = 0
+_number = _forgotten = 0  # of the last write, and of the last one that is no longer known
 
 finders: list[Callable[[Any], Sequence[Hashable]]] = []
 """Return the keys of what a component searches, () if they do not know, and see to it that writes to these count."""
 
 
+class Version(NamedTuple):
+    """What a component finds at a moment. number: of the last write by then, of any store."""
+
+    number: int
+    keys: Sequence[Hashable]
+
+    def holds(self) -> bool:
+        """Returns True if nobody has written to what it searches since then."""
+        if not self.keys:
+            return True
+        with _lock:
+            return _forgotten <= self.number and all(_last.get(key, 0) <= self.number for key in self.keys)
+
+
+NOTHING = Version(0, ())
+"""Of what searches nothing, or nothing to which writes can be seen."""
+
+
+def version(component: Any) -> Version:
+    """Returns what a component finds now."""
+    number = _number
+    return Version(number, next(filter(None, (find(component) for find in finders)), ()))
+
+
 def count(keys: Iterable[Hashable]) -> None:
     """Counts a write."""
     global _number, _forgotten
+    keys = tuple(keys)  # before the lock: who computes them may wait for another thread
     with _lock:
         _number += 1
         for key in keys:
@@ -35,14 +57,3 @@ def count(keys: Iterable[Hashable]) -> None:
             _last.move_to_end(key)
         while len(_last) > _MOST:
             _forgotten = _last.popitem(last=False)[1]
-
-
-def version(component: Any) -> Version:
-    """Returns what a component finds now; () if writes to it cannot be seen."""
-    keys = next(filter(None, (find(component) for find in finders)), ())
-    return tuple((key, _last.get(key, _forgotten)) for key in keys)
-
-
-def holds(found: Version) -> bool:
-    """Returns True if nobody has written since then."""
-    return all(_last.get(key, _forgotten) == number for key, number in found)
