@@ -21,6 +21,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.methods import instead
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.side_by_side import Group
+from fineflow.runtime.loop.scopes import setting
 
 HANDLING = ("_handle_recursive_retrieval", "_ahandle_recursive_retrieval")
 FROM_OBJECT = ("_retrieve_from_object", "_aretrieve_from_object")
@@ -94,7 +95,8 @@ def _handling(made: Any, objects: Sequence[Any], site: Site, own: Any) -> Any:
     async def ahandle(query_bundle: Any, nodes: Any) -> Any:
         found = entered(query_bundle, nodes, False)
         try:
-            return await own(query_bundle, nodes)
+            with setting((_here, found)):
+                return await own(query_bundle, nodes)
         finally:
             await found.aclose()
 
