@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -209,16 +209,6 @@ def _ours(function: Any) -> bool:
 def text_of(family: str, response: Any) -> str:
     """Returns the text of a response, as ``predict`` does."""
     return (response.message.content or "") if family == "chat" else str(response.text)
-
-
-def asking(llm: Any, wanted: Request, *, sync: bool) -> Callable[[Entry], Awaitable[Any]]:
-    """Returns the work of a primitive (``Execution.work``) that asks a model (``ask``)."""
-
-    async def start(entry: Entry) -> Any:
-        entry.running()
-        return await ask(llm, wanted, sync=sync)
-
-    return start
 
 
 async def ask(llm: Any, wanted: Request, *, sync: bool) -> Any:
