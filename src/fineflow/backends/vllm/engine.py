@@ -117,11 +117,11 @@ class VLLMEngine:
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         """Returns the prompt text of a conversation, by the model's chat template. RequestError if it has none."""
-        return self.shared.prompts.render_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+        return self.shared.render_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
 
     def encode(self, text: str) -> list[int]:
         """Returns the token ids of a prompt text, without adding special tokens."""
-        return self.shared.prompts.encode(text)
+        return self.shared.encode(text)
 
     async def prefill(self, tokens: Sequence[int], *, priority: int = 0, salt: str = "") -> None:
         """Computes and caches the full blocks of a prompt prefix, by a request for one token.

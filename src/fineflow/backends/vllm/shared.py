@@ -19,7 +19,7 @@ from fineflow.backends.vllm.sessions import Sessions
 from fineflow.backends.vllm.startup import check_process
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
-from fineflow.protocols import CacheStatistics, Delta, Sampling
+from fineflow.protocols import CacheStatistics, Delta, Message, Sampling
 from fineflow.runtime import events
 
 _BLOCK = 32  # tokens per block, assumed until vLLM has started
@@ -89,6 +89,18 @@ class Shared:
         gauges, room = host.gauges, host.facts.room
         used = gauges.usage if host.busy else 0.0  # vLLM does not report an aborted request by itself
         return CacheStatistics(room, round(room * (1 - used)), gauges.queried, gauges.hits)
+
+    def render_chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
+        return self.prompts.render_chat(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+
+    def encode(self, text: str) -> list[int]:
+        return self.prompts.encode(text)
 
     # Requests
 
