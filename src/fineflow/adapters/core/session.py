@@ -27,7 +27,7 @@ from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.ir import Op
 from fineflow.ir.text import name_of
 from fineflow.runtime import recording
-from fineflow.runtime.call import lifecycle
+from fineflow.runtime.call import lifecycle, written
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.executor import Call, Execution, Kernel
 from fineflow.runtime.call.identity import Marks
@@ -309,6 +309,7 @@ class Session:
         context.copy().run(self._start, post)
 
     def _as_component(self, claiming: Claiming) -> None:
+        written.searching.set(True)
         under_way.set(claiming.outer)
         self._planned._self_framework.prepare_component_context(claiming.outer)
 
@@ -357,5 +358,6 @@ def _prepared(planned: Planned, invocation: Invocation, marks: Marks) -> tuple[s
     limit = invocation.limit() or planned._self_bound()
     for var, value in marks:
         var.set(value)
+    written.searching.set(True)
     invocation.prepare()
     return f"query-{next(_numbers)}", limit

@@ -21,7 +21,7 @@ from fineflow.adapters.inner_calls.arguments import is_declared
 from fineflow.declare import name_of_call
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
-from fineflow.runtime.call import lifecycle
+from fineflow.runtime.call import lifecycle, written
 from fineflow.runtime.call.claims import stop_in
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
@@ -120,6 +120,7 @@ class MethodAhead(CallAhead):
         self._request = AheadRequest(self._of, context.run(account.get))
         if not self._request.begin():
             return False
+        context.run(written.searching.set, True)
         self._started = now()
 
         async def work() -> Any:

@@ -83,14 +83,19 @@ def looks_through(kind: type, name: str) -> None:
 
 
 def wrap_method(
-    kind: type, name: str, made: Callable[[Any, str], Any], awaiting: Callable[[Any, str], Any] | None = None
+    kind: type,
+    name: str,
+    made: Callable[[Any, str], Any],
+    awaiting: Callable[[Any, str], Any] | None = None,
+    *,
+    anybodys: bool = False,
 ) -> int | None:
     """Puts a wrapper around a method, unless there is one, in the class that defines it.
 
-    made: makes it of method and name. awaiting: the same for a coroutine function. Returns the number of the wrapper;
-    None if calls of the method do not come to it.
+    made: makes it of method and name. awaiting: the same for a coroutine function. anybodys: also around one that was
+    not written in the class. Returns the number of the wrapper; None if calls of the method do not come to it.
     """
-    return _wrap(kind, name, made, awaiting or made)
+    return _wrap(kind, name, made, awaiting or made, anybodys=anybodys)
 
 
 def in_block(block: Callable[[Any, Any, str, Mapping[str, Any]], AbstractContextManager[Any]]) -> tuple[Any, Any]:

@@ -97,7 +97,7 @@ class Turn:
             return
         work = partial(_run, tool, given, copy_context(), self.calls.member(number), sync=self._here.call.sync)
         self._drops.append(
-            self._here.begin_early(_leaf(tool), ([_key(number, given[0], given[1], unread(tool))], work))
+            self._here.begin_early(_leaf(tool), ([_key(number, given[0], given[1], unread(tool))], work), tool)
         )
 
     @property

@@ -10,7 +10,10 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+from fineflow.runtime.forks import in_child
 
 _MOST = 4096  # stores whose last write is known
 
@@ -22,33 +25,56 @@ finders: list[Callable[[Any], Sequence[Hashable]]] = []
 """Return the keys of what a component searches, () if they do not know, and see to it that writes to these count."""
 
 
+@in_child
+def _forget() -> None:
+    # The thread that may hold the lock does not exist there.
+    global _lock
+    _lock = threading.RLock()
+
+
 class Version(NamedTuple):
-    """What a component finds at a moment. number: of the last write by then, of any store."""
+    """What a component finds at a moment. number: of the last write by then, of any store; -1: it is not known."""
 
     number: int
     keys: Sequence[Hashable]
+    component: Any
 
     def holds(self) -> bool:
-        """Returns True if nobody has written to what it searches since then."""
-        if not self.keys:
+        """Returns True if the component still searches the same stores, and nobody has written to them since then."""
+        if not self.keys and self.number >= 0:
             return True
+        if self.number < 0 or _keys_of(self.component) != self.keys:
+            return False
         with _lock:
             return _forgotten <= self.number and all(_last.get(key, 0) <= self.number for key in self.keys)
 
 
-NOTHING = Version(0, ())
+NOTHING = Version(0, (), None)
 """Of what searches nothing, or nothing to which writes can be seen."""
+
+searching: ContextVar[bool] = ContextVar("fineflow_searching", default=False)
+"""True in a search that began ahead: what it writes, into a cache, say, is no write to what it searches."""
 
 
 def version(component: Any) -> Version:
     """Returns what a component finds now."""
-    number = _number
-    return Version(number, next(filter(None, (find(component) for find in finders)), ()))
+    number, keys = _number, _keys_of(component)
+    return Version(-1, (), None) if keys is None else Version(number, keys, component)
+
+
+def _keys_of(component: Any) -> Sequence[Hashable] | None:
+    """Returns the keys of what a component searches; None if it does not let itself be looked at."""
+    try:
+        return next(filter(None, (find(component) for find in finders)), ())
+    except Exception:
+        return None
 
 
 def count(keys: Iterable[Hashable]) -> None:
     """Counts a write."""
     global _number, _forgotten
+    if searching.get():
+        return
     keys = tuple(keys)  # before the lock: who computes them may wait for another thread
     with _lock:
         _number += 1
