@@ -307,7 +307,7 @@ def _fill_in(walk: Walk, name: str, args: list[Any], named: Named) -> None:
 
 
 def _calls(value: Any) -> bool:
-    return isinstance(value, Local | FunctionType | MethodType)
+    return isinstance(value, Local | Method | Partial | FunctionType | MethodType | functools.partial)
 
 
 def _of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
