@@ -24,6 +24,7 @@ import argparse
 import asyncio
 import importlib.util
 import json
+import os
 import random
 import sys
 import tempfile
@@ -40,6 +41,7 @@ from benchmarks.gpu_models import LLAMAS, random_encoder, random_llama
 from benchmarks.report import positive
 from fineflow import profiling
 from fineflow.backends.transformers import TransformersEngine
+from fineflow.installation import processor
 from fineflow.ir import Op
 from fineflow.protocols import Sampling
 from fineflow.runtime.loop.submission import run_sync
@@ -73,7 +75,8 @@ class Compared:
 def hardware() -> str:
     """Returns the machine and its library versions, in one line."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
-    return f"{gpu}; {profiling.machine()}; torch {torch.__version__}, transformers {version('transformers')}"
+    machine = f"{processor()}, {os.cpu_count()} cores"
+    return f"{gpu}; {machine}; torch {torch.__version__}, transformers {version('transformers')}"
 
 
 def prompts_of(engine: TransformersEngine, rng: random.Random) -> list[list[int]]:

@@ -32,6 +32,7 @@ _NO_STORES = ("embed_query", "get_query_embedding", "generate_prompt", "complete
 """Methods of models, which may keep their answers, and of handlers, which may hold anything."""
 _DATA = ("page_content", "node_id", "text_template")  # of documents and nodes
 _CONTAINERS = (dict, list, set)
+_SCALARS = (str, int, float, bool, type(None))
 _BASES = ("builtins", "pydantic.main")  # modules of base classes that are no stores
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _MOST = 2000  # objects that are looked at
@@ -76,7 +77,7 @@ def _watched(store: Any) -> Iterator[Hashable]:
         own = inspect.getattr_static(kind, name, None)
         if isinstance(own, FunctionType) and not own.__code__.co_flags & _GENERATORS:
             wrap_method(kind, name, _writing, _awriting, anybodys=True)
-    yield id(store)
+    yield _key(store)
     yield from map(id, _containers(store))
     yield from _collections(store)
 
@@ -86,7 +87,7 @@ def _held(component: Any) -> Iterator[Any]:
     todo, seen = deque([component]), set[int]()
     while todo:
         each = todo.popleft()
-        if id(each) in seen:
+        if type(each) in _SCALARS or id(each) in seen:
             continue
         seen.add(id(each))
         if len(seen) > _MOST:
@@ -148,6 +149,10 @@ def _writers(kind: type) -> tuple[str, ...]:
     return tuple(filter(_WRITES.match, names)) if any(map(_READS.match, names)) else ()
 
 
+def _key(store: Any) -> Hashable:
+    return "store", id(store)
+
+
 def _containers(store: Any) -> list[Any]:
     return [value for value in _attributes(store).values() if type(value) in _CONTAINERS]
 
@@ -165,12 +170,14 @@ class _Write:
         self._store = store
 
     def __enter__(self) -> None:
-        self._before = [(each, len(each)) for each in _containers(self._store)]
-        written.count((id(self._store), *_collections(self._store)))
+        # By their ids: a session counts who refers to a container (``deferred_writes``).
+        self._before = {id(each): len(each) for each in _containers(self._store)}
+        written.count((_key(self._store), *_collections(self._store)))
 
     def __exit__(self, *_: object) -> None:
-        changed = [id(each) for each, length in self._before if len(each) != length]
-        written.count((id(self._store), *_collections(self._store), *changed))
+        now = {id(each): len(each) for each in _containers(self._store)}
+        changed = [key for key, length in now.items() if self._before.get(key) != length]
+        written.count((_key(self._store), *_collections(self._store), *changed))
 
 
 def _writing(own: Any, name: str) -> Any:

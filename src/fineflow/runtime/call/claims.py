@@ -62,8 +62,8 @@ class Entry:
     reports: see ``Reports``; None if there are none. whole: the sum of the pieces, computed on first use.
     slot: of the component's call (``query.Slot``). request: that the work is, if it is one. stamps, number: where the
     graph's trace records a claim; stamps is None after the claim. task: does the work. held: threads of stock that wait
-    for it, and tasks. left: the call has ended, and left the work to these. version: of what it searches, as of when it
-    began (``written``).
+    for it, and tasks. left: the call has ended, and left the work to these. searches: its component searches something;
+    version: of that, as of when the component was called (``written``).
     """
 
     __slots__ = (
@@ -83,6 +83,7 @@ class Entry:
         "number",
         "reports",
         "request",
+        "searches",
         "shared",
         "slot",
         "stamps",
@@ -113,6 +114,7 @@ class Entry:
         self.request: AheadRequest | None = None
         self.stamps: Stamps | None = None
         self.number = 0
+        self.searches = False
         self.version: written.Version = written.NOTHING
         self.task: asyncio.Task[Any] | None = None
         self.held = 0
@@ -148,9 +150,15 @@ class Entry:
     def running(self) -> None:
         """Marks the component as called."""
         if not self.over:
+            self.looks()
             self.state = State.RUNNING
             if self.request is not None:
                 self.request.sent = True
+
+    def looks(self) -> None:
+        """Marks the moment as of which the component searches, unless that was before."""
+        if self.searches and self.version is written.NOTHING:
+            self.version = written.version(self.component)
 
     def finish(self, value: Any) -> None:
         """Ends the work with a result, unless it has ended already."""

@@ -17,7 +17,6 @@ from typing import Any
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
-from fineflow.runtime.call import written
 from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
 from fineflow.runtime.call.own_time import own_seconds
@@ -333,8 +332,7 @@ class Execution(Values):
         if not mine:
             return entry
         entry.stamps, entry.number, entry.component = self._stamps, self._edges.numbers[p.name], p.component
-        if p.effects.kind is Effect.READ:
-            entry.version = written.version(p.component)
+        entry.searches = p.effects.kind is Effect.READ
         if stream:
             entry.in_pieces, entry.stream = True, Stream()
         if not self.call.claims.closed and (p.op is not Op.CALL or p.effects.kind is not Effect.PURE):

@@ -22,7 +22,10 @@ _lock = threading.RLock()  # reentrant: what the collector ends inside may write
 _number = _forgotten = 0  # of the last write, and of the last one that is no longer known
 
 finders: list[Callable[[Any], Sequence[Hashable]]] = []
-"""Return the keys of what a component searches, () if they do not know, and see to it that writes to these count."""
+"""Return the keys of what a component searches, () if they do not know, and see to it that writes to these count.
+
+A tuple is the key of a store itself.
+"""
 
 
 @in_child
@@ -43,7 +46,8 @@ class Version(NamedTuple):
         """Returns True if the component still searches the same stores, and nobody has written to them since then."""
         if not self.keys and self.number >= 0:
             return True
-        if self.number < 0 or _keys_of(self.component) != self.keys:
+        now = None if self.number < 0 else _keys_of(self.component)
+        if now is None or (now != self.keys and _stores(now) != _stores(self.keys)):
             return False
         with _lock:
             return _forgotten <= self.number and all(_last.get(key, 0) <= self.number for key in self.keys)
@@ -60,6 +64,10 @@ def version(component: Any) -> Version:
     """Returns what a component finds now."""
     number, keys = _number, _keys_of(component)
     return Version(-1, (), None) if keys is None else Version(number, keys, component)
+
+
+def _stores(keys: Sequence[Hashable]) -> list[Hashable]:
+    return [key for key in keys if type(key) is tuple]  # others are of what a store keeps its data in at the moment
 
 
 def _keys_of(component: Any) -> Sequence[Hashable] | None:

@@ -52,6 +52,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
                 if vector is None:
                     entry.running()
                     retriever = await _embedded(retriever, query, run)
+                entry.looks()
                 outcome = await _together(retriever, query, engine, recorder)
             if outcome is not None:
                 entry.running()
