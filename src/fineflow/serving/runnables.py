@@ -21,7 +21,7 @@ _ANSWERS = ("output", "answer", "response", "result", "text")  # keys of an answ
 
 
 class InputForm(NamedTuple):
-    """How an object takes a chat, by the JSON schema of its input.
+    """Describes how an object takes a chat, by the JSON schema of its input.
 
     text: key of the last message's text, TEXT if the text is the input, None if it takes messages only.
 

@@ -366,6 +366,8 @@ class Claiming:
         self._early |= {leaf}
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         version = written.version(component)
+        if version.keys is None:  # it would be called once more, as nobody could tell what it reads
+            return lambda: None
         self.post(lambda: begun.extend(self._expect(leaf, [work], version)))
         return lambda: self.post(self._withdraw, leaf, begun)
 

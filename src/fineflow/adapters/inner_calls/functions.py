@@ -49,7 +49,7 @@ _SEVERAL = "calls of {} in it that need nothing from each other start together"
 _ONCE = "steps inside of its call of {} may start earlier"
 _MADE = "steps inside of calls of what {} makes in it may start earlier"
 
-written.finders.append(watched_stores.keys)
+written.finders.append(watched_stores.keys)  # here, as both frameworks import this before anything runs ahead
 
 _visits: WeakKeyDictionary[Any, Visits] = WeakKeyDictionary()
 

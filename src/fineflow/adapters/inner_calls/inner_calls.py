@@ -224,6 +224,8 @@ class InnerCalls(CallsAhead):
         call.begins()
         if isinstance(ahead, MethodAhead):  # the searches of a graph note it one by one
             call.version = written.version(call.component)
+            if call.version.keys is None:  # nobody could tell whether it is still what stock would find
+                return
         if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = ahead
 

@@ -39,31 +39,30 @@ _MOST = 2000  # objects that are looked at
 _FEW = 64  # parts of a container, above which its first one tells what they are
 
 
-class TooMany(Exception):
-    """A component holds more than can be looked at."""
-
-
-def keys(component: Any) -> Sequence[Hashable]:
+def keys(component: Any) -> Sequence[Hashable] | None:
     """Returns the keys of all stores that a component searches, writes to which count from now on.
 
-    For a declared function, or a tool of one, these are the stores that it is declared to read. Raises TooMany.
+    For a declared function, or a tool of one, these are the stores that it is declared to read. None if it holds too
+    much to be looked at.
     """
     held = _attributes(component)
     functions = [held.get(name) for name in ("func", "coroutine") if "args_schema" in held]
     for function in (*functions, component):
         if (promise := declaration(function)) is not None:
-            return tuple(key for read in promise.reads if not isinstance(read, str) for key in keys(read))
+            found = [keys(read) for read in promise.reads if not isinstance(read, str)]
+            return None if None in found else tuple(key for each in found for key in each or ())
     parts = tuple((id(each), len(each) if type(each) in _CONTAINERS else 0) for each in held.values())
     kept = _known.get(id(component))
     if kept is not None and kept[0]() is component and kept[1] == parts:
         return kept[2]
-    found = tuple(dict.fromkeys(key for store in _held(component) for key in _watched(store)))
+    stores = _held(component)
+    made = None if stores is None else tuple(dict.fromkeys(key for store in stores for key in _watched(store)))
     with suppress(TypeError):  # it cannot be weakly referenced
-        _known[id(component)] = weakref.ref(component, partial(_forget, id(component))), parts, found
-    return found
+        _known[id(component)] = weakref.ref(component, partial(_forget, id(component))), parts, made
+    return made
 
 
-_known: dict[int, tuple[weakref.ref[Any], tuple[Any, ...], Sequence[Hashable]]] = {}  # by the component's id
+_known: dict[int, tuple[weakref.ref[Any], tuple[Any, ...], Sequence[Hashable] | None]] = {}  # by the component's id
 
 
 def _forget(number: int, dead: weakref.ref[Any], known: Any = _known) -> None:  # globals may be gone at exit
@@ -82,16 +81,16 @@ def _watched(store: Any) -> Iterator[Hashable]:
     yield from _collections(store)
 
 
-def _held(component: Any) -> Iterator[Any]:
-    """Yields the stores that a component holds, itself among them. Raises TooMany."""
-    todo, seen = deque([component]), set[int]()
+def _held(component: Any) -> list[Any] | None:
+    """Returns the stores that a component holds, itself among them; None if it holds too much."""
+    todo, seen, stores = deque([component]), set[int](), list[Any]()
     while todo:
         each = todo.popleft()
         if type(each) in _SCALARS or id(each) in seen:
             continue
         seen.add(id(each))
         if len(seen) > _MOST:
-            raise TooMany
+            return None
         kind: Any = type(each)
         if kind in (list, tuple, dict):
             todo.extend(_objects(each))
@@ -102,7 +101,8 @@ def _held(component: Any) -> Iterator[Any]:
         elif each is component or _is_looked_into(kind):
             todo.extend(_attributes(each).values())
             if _writers(kind):
-                yield each
+                stores.append(each)
+    return stores
 
 
 def _objects(container: Any) -> Sequence[Any]:

@@ -66,7 +66,7 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """What is known of components, as long as nothing that they are made of changes.
+    """Keeps what is known of components, as long as nothing that they are made of changes.
 
     first: components to look at now; the first look at a class takes longer than a walk may.
     """

@@ -17,6 +17,7 @@ from typing import Any
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
+from fineflow.runtime.call import written
 from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
 from fineflow.runtime.call.own_time import own_seconds
@@ -326,13 +327,16 @@ class Execution(Values):
         the result is the list of them. in_slot: the work is one component call and holds a slot; otherwise ``start``
         takes a ``slot`` for each call.
         """
+        searches = p.effects.kind is Effect.READ
+        if searches and written.version(p.component).keys is None:
+            raise LeftToStock("nobody can tell what it searches")
         entry, mine = self.call.claims.expect(p.leaf, key, shared=shared)
         stamp = self._stamps.at(p.name)
         stamp.taken = LEFT if mine else JOINED
         if not mine:
             return entry
         entry.stamps, entry.number, entry.component = self._stamps, self._edges.numbers[p.name], p.component
-        entry.searches = p.effects.kind is Effect.READ
+        entry.searches = searches
         if stream:
             entry.in_pieces, entry.stream = True, Stream()
         if not self.call.claims.closed and (p.op is not Op.CALL or p.effects.kind is not Effect.PURE):

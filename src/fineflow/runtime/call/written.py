@@ -21,10 +21,10 @@ _last: OrderedDict[Hashable, int] = OrderedDict()  # numbers of the last writes 
 _lock = threading.RLock()  # reentrant: what the collector ends inside may write
 _number = _forgotten = 0  # of the last write, and of the last one that is no longer known
 
-finders: list[Callable[[Any], Sequence[Hashable]]] = []
-"""Return the keys of what a component searches, () if they do not know, and see to it that writes to these count.
+finders: list[Callable[[Any], Sequence[Hashable] | None]] = []
+"""Return the keys of the stores that a component searches, and see to it that writes to these count.
 
-A tuple is the key of a store itself.
+A tuple is the key of a store itself. () if there is no store, None if the component holds too much to be looked at.
 """
 
 
@@ -36,17 +36,20 @@ def _forget() -> None:
 
 
 class Version(NamedTuple):
-    """What a component finds at a moment. number: of the last write by then, of any store; -1: it is not known."""
+    """The state of the stores that a component searches, at a moment. number: of the last write by then, of any store.
+
+    keys: of the stores; None if they are not known.
+    """
 
     number: int
-    keys: Sequence[Hashable]
+    keys: Sequence[Hashable] | None
     component: Any
 
     def holds(self) -> bool:
         """Returns True if the component still searches the same stores, and nobody has written to them since then."""
-        if not self.keys and self.number >= 0:
-            return True
-        now = None if self.number < 0 else _keys_of(self.component)
+        if not self.keys:
+            return self.keys is not None
+        now = _keys_of(self.component)
         if now is None or (now != self.keys and _stores(now) != _stores(self.keys)):
             return False
         with _lock:
@@ -62,8 +65,7 @@ searching: ContextVar[bool] = ContextVar("fineflow_searching", default=False)
 
 def version(component: Any) -> Version:
     """Returns what a component finds now."""
-    number, keys = _number, _keys_of(component)
-    return Version(-1, (), None) if keys is None else Version(number, keys, component)
+    return Version(_number, _keys_of(component), component)
 
 
 def _stores(keys: Sequence[Hashable]) -> list[Hashable]:
@@ -73,9 +75,10 @@ def _stores(keys: Sequence[Hashable]) -> list[Hashable]:
 def _keys_of(component: Any) -> Sequence[Hashable] | None:
     """Returns the keys of what a component searches; None if it does not let itself be looked at."""
     try:
-        return next(filter(None, (find(component) for find in finders)), ())
-    except Exception:
+        found = [find(component) for find in finders]
+    except Exception:  # of the user's object: stock searches
         return None
+    return None if None in found else next(filter(None, found), ())
 
 
 def count(keys: Iterable[Hashable]) -> None:
