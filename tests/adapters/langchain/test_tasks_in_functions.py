@@ -152,6 +152,12 @@ class Side:
 
         return await asyncio.gather(waits(), self.changes(question))
 
+    async def before_they_begin(self, question: str) -> Any:
+        await self.first.ainvoke({"question": question})
+        later = asyncio.gather(self.searches(question), self.searches("other"))
+        self.adds("later")
+        return await later
+
     async def while_it_waits(self, question: str) -> Any:
         await self.first.ainvoke({"question": question})
         later = asyncio.create_task(self.searches(question))
@@ -162,7 +168,7 @@ class Side:
 
 SIDE_BY_SIDE = [
     *("gathered", "gathered_within", "as_tasks", "in_a_group"),
-    *("while_it_searches", "joined_by_another", "while_it_waits"),
+    *("while_it_searches", "joined_by_another", "while_it_waits", "before_they_begin"),
 ]
 
 
@@ -225,3 +231,77 @@ def test_requests_of_a_task_that_need_nothing_of_each_other_start_together(waits
     stock, mine = virtual.run(program("a")), virtual.run(fineflow.optimize(program, strict=True)("a"))
     assert mine.value == stock.value
     assert (stock.seconds, round(mine.seconds, 2)) == (3.0, 1.0)
+
+
+Asks = Callable[[str], Awaitable[Any]]
+
+
+async def cancelled(asks: Asks) -> Any:
+    asyncio.gather(asks("one"), asks("two")).cancel()
+    await asyncio.sleep(0)
+
+
+async def left(asks: Asks) -> Any:
+    asyncio.gather(asks("one"), asks("two"))
+
+
+async def read_when_it_begins(asks: Asks) -> Any:
+    said = ["one"]
+
+    async def last() -> Any:
+        return await asks(said[-1])
+
+    both = asyncio.gather(last(), last())
+    said.append("two")
+    return await both
+
+
+async def changed_when_it_begins(asks: Asks) -> Any:
+    said = ["one"]
+
+    async def add() -> None:
+        said.append("three")
+
+    added = asyncio.gather(add())
+    said.append("two")
+    await added
+    return await asks(" ".join(said))
+
+
+async def asked_before_it_begins(asks: Asks) -> Any:
+    begun = False
+
+    async def begin() -> None:
+        nonlocal begun
+        begun = True
+
+    later = asyncio.gather(begin())
+    await asks("begun" if begun else "not begun")
+    await later
+    return await asks(str(begun))
+
+
+@pytest.mark.parametrize(
+    "program", [cancelled, left, read_when_it_begins, changed_when_it_begins, asked_before_it_begins]
+)
+def test_a_gather_begins_when_the_function_waits(program: Callable[[Asks], Any]) -> None:
+    sent: list[str] = []
+
+    def counted(messages: list[Any]) -> str:
+        sent.append(messages[-1].content)
+        return echo(messages)
+
+    model = ChatPromptTemplate.from_template("{question}") | FakeChat(answers=counted) | StrOutputParser()
+
+    async def asks(text: str) -> Any:
+        return await model.ainvoke({"question": text})
+
+    async def function(question: str) -> Any:
+        return await asks(question), await program(asks)
+
+    wanted = asyncio.run(function("first"))
+    for_stock = sorted(sent)
+    for _ in range(3):
+        sent.clear()
+        assert asyncio.run(fineflow.optimize(function, strict=True)("first")) == wanted
+        assert sorted(sent) == for_stock

@@ -273,14 +273,16 @@ def _replaced(walk: Walk, args: list[Any], named: Named) -> Any:
 
 
 def _gathered(walk: Walk, args: list[Any], named: Named) -> Any:
-    """``asyncio.gather``: what several coroutines change, they change in any order."""
-    tasks = tuple(each for each in args if isinstance(each, Coroutine))
-    for each in tasks:
-        walk.tasks.opens(each)
-    inner = [task for each in args if isinstance(each, Awaited) for task in each.tasks]
-    waits = partial(walk.awaited, joins=False)
-    found = [walk.tries.unordered(partial(waits, each)) if len(args) > 1 else waits(each) for each in args]
-    return Awaited(walk.own(found), (*tasks, *inner))
+    """``asyncio.gather``: what several coroutines change, they change in any order. They begin as a task does."""
+    parts = [each for each in args if isinstance(each, Coroutine)]
+
+    def work() -> Any:
+        for each in parts:
+            walk.tasks.opens(each)
+        waits = [partial(walk.awaited, each) for each in args]
+        return walk.own([walk.tries.unordered(wait) if len(args) > 1 else wait() for wait in waits])
+
+    return _task(walk, [Coroutine(work, walk.unsure)], {})
 
 
 def _task(walk: Walk, args: list[Any], named: Named) -> Any:

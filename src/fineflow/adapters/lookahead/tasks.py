@@ -5,7 +5,6 @@ How far a task is, when something beside it goes on, is not known until the func
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead.values import Coroutine, Stop
@@ -72,11 +71,11 @@ class Tasks:
         while self.scheduled:
             self.done(self.scheduled.pop(0))
 
-    def joins(self, coroutines: Iterable[Coroutine]) -> None:
+    def joins(self, coroutine: Coroutine) -> None:
         """Notes that the walk waits here: what it waits for has ended for certain when the function waits, too."""
-        for task in filter(None, map(self._of, coroutines)):
-            if self._walk.unsure == task.coroutine.unsure:
-                self._joins(task)
+        task = self._of(coroutine)
+        if task is not None and self._walk.unsure == coroutine.unsure:
+            self._joins(task)
 
     def _joins(self, task: Task) -> None:
         if self.current is not None:

@@ -114,13 +114,9 @@ class Progress(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Something that can be awaited and has done its work: a value, or the result of a task.
-
-    tasks: those that have ended for certain when it has been awaited.
-    """
+    """Something that can be awaited and has done its work: a value."""
 
     value: Any
-    tasks: tuple[Coroutine, ...] = ()
 
 
 class Coroutine:

@@ -153,25 +153,24 @@ class Walk:
             return Generator(frame, names)
         return Coroutine(lambda: frame.run(names), self.unsure) if flags & _COROUTINE else frame.run(names)
 
-    def awaited(self, value: Any, *, optional: bool = False, joins: bool = True) -> Any:
+    def awaited(self, value: Any, *, optional: bool = False) -> Any:
         """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop.
 
-        optional: a value that cannot be awaited is returned as it is. joins: the function waits until it is there.
+        optional: a value that cannot be awaited is returned as it is.
         """
         if optional and not isinstance(value, Coroutine | Awaited):
             return value
-        tasks: Sequence[Coroutine] = ()
-        if isinstance(value, Coroutine):
-            tasks = (value,)
-            self.tasks.drops(value)
-            value = self.tasks.done(value)
+        task = value if isinstance(value, Coroutine) else None
+        if task is not None:
+            self.tasks.drops(task)
+            value = self.tasks.done(task)
         elif isinstance(value, Awaited):
-            value, tasks = value
+            value = value.value
         elif not unknown(value):
             raise Stop(f"awaits a {type(value).__name__}")
         self.tasks.begin()
-        if joins:
-            self.tasks.joins(tasks)
+        if task is not None:
+            self.tasks.joins(task)
         return value
 
     def done(self, coroutine: Coroutine) -> Any:
