@@ -11,7 +11,7 @@ import inspect
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -78,12 +78,13 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     loop), as often as the framework would call it; that call may have happened even though an earlier step fails.
 
     It is believed wherever it is called: as a step of a chain, as a tool, in a node, in a function that another one
-    calls. A function that only reads comes back in a wrapper, by which calls in nodes and functions find what has begun
-    before; elsewhere the wrapper calls it. A function of a library, ``fineflow.effects(reads="the web")(httpx.get)``,
-    is replaced in its module or class as well, but not where others have imported it by name. In another thread it may
-    not need a lock that the caller holds, or a connection that belongs to its thread. One that calls components, or
-    looks at the run that it belongs to (``interrupt``, ``get_config``), is called in its place, and so are calls after
-    a change of something that the calling function did not make.
+    calls. A function comes back in a wrapper: of one that only reads, calls in nodes and functions find by it what has
+    begun before; calls of one that writes are noticed, so that what was read too early is read again. A function of a
+    library, ``fineflow.effects(reads="the web")(httpx.get)``, is replaced in its module or class as well, but not where
+    others have imported it by name. In another thread it may not need a lock that the caller holds, or a connection
+    that belongs to its thread. One that calls components, or looks at the run that it belongs to (``interrupt``,
+    ``get_config``), is called in its place, and so are calls after a change of something that the calling function did
+    not make.
 
     Of a bound method it says what that does for this object; above a method in its class, for each. A store given as a
     resource is the one that vector store retrievers search. Raises ValueError if no resource is
@@ -105,9 +106,9 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
     def decorate(func: F) -> F:
         promise = Declaration(read, written)
         _declare(func, promise)
-        if written or type(func) is not FunctionType or undeclared(func) is not func or _is_generator(func):
+        if type(func) is not FunctionType or undeclared(func) is not func or _is_generator(func):
             return func
-        wrapper = _wrapped(func)
+        wrapper = _telling(func, written) if written else _wrapped(func)
         _declare(wrapper, promise)
         _replace(func, wrapper)
         return cast(F, wrapper)
@@ -117,6 +118,9 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
 
 active: ContextVar[Any] = ContextVar("fineflow_inner_calls", default=None)
 """The user function that stock is running here (``InnerCalls``), if calls in it may have begun already; else None."""
+
+writing: list[Callable[[Sequence[Any]], None]] = []
+"""Called with the resources that a function is declared to write, when it begins and when it ends."""
 
 _NAMES = ("call", "acall")  # of a call of a function, and of a coroutine function, as of a method
 
@@ -160,7 +164,37 @@ def _wrapped(func: FunctionType) -> Any:
         call = None if calls is None else calls.take(func, func, _NAMES[1], args, named)
         return await (func(*args, **named) if call is None else calls.astock(func, call, args, named))
 
-    wrapper = acalled if inspect.iscoroutinefunction(func) else called
+    return _marked(acalled if inspect.iscoroutinefunction(func) else called, func)
+
+
+def _telling(func: FunctionType, written: Sequence[Any]) -> Any:
+    """Returns a function that does what ``func`` does, and tells ``writing`` when it begins and ends."""
+
+    @functools.wraps(func)
+    def called(*args: Any, **named: Any) -> Any:
+        _tell(written)
+        try:
+            return func(*args, **named)
+        finally:
+            _tell(written)
+
+    @functools.wraps(func)
+    async def acalled(*args: Any, **named: Any) -> Any:
+        _tell(written)
+        try:
+            return await func(*args, **named)
+        finally:
+            _tell(written)
+
+    return _marked(acalled if inspect.iscoroutinefunction(func) else called, func)
+
+
+def _tell(resources: Sequence[Any]) -> None:
+    for each in writing:
+        each(resources)
+
+
+def _marked(wrapper: Any, func: FunctionType) -> Any:
     wrapper.__dict__[_WRAPS] = (wrapper, func)
     return wrapper
 

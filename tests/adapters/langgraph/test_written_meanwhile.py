@@ -72,6 +72,34 @@ def texts(documents: list[Document]) -> list[str]:
     return sorted(each.page_content for each in documents)
 
 
+class Declared(World):
+    """What is read and written is no store; it has the name of ``resource``, or is that object."""
+
+    def __init__(self, resource: Any, *, later: bool) -> None:
+        super().__init__(by_its_method)
+        rows = ["tower"]
+
+        @fineflow.effects(reads=resource)
+        async def search(question: str) -> list[str]:
+            await asyncio.sleep(0.005)
+            return list(rows)
+
+        @fineflow.effects(writes=resource)
+        def add() -> None:
+            rows.append(TEXT)
+
+        @fineflow.effects(writes=resource)
+        async def add_later() -> None:
+            await asyncio.sleep(0.001)
+            rows.append(TEXT)
+
+        self.search, self.writes = search, add_later if later else add
+
+    async def reads(self, question: str) -> list[str]:
+        await self.slow.ainvoke({"question": question})
+        return await self.search(question)
+
+
 # How the store is written to.
 
 
@@ -229,6 +257,20 @@ def test_stock_finds_what_was_written_before_it_searches(place: Any, writes: Any
         mine = virtual.run(called(fineflow.optimize(app, strict=True), given))
         assert mine.value == stock.value
         assert mine.seconds <= stock.seconds * 1.02
+
+
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize(
+    "place", [branches, assigned, batch, batch_in_a_function, branches_in_a_function, gathered, superstep]
+)
+def test_what_is_declared_is_read_after_what_is_declared_to_write_it(place: Any, named: bool, later: bool) -> None:
+    stock = virtual.run(called(*place(Declared("rows", later=later))))
+    for _ in range(2):
+        app, given = place(Declared("rows" if named else {}, later=later))
+        mine = virtual.run(called(fineflow.optimize(app, strict=True), given))
+        assert mine.value == stock.value
+        assert TEXT in str(mine.value)
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)

@@ -19,7 +19,7 @@ from typing import Any
 
 from fineflow.adapters.core.installers import of_application
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
-from fineflow.declare import declaration
+from fineflow.declare import declaration, writing
 from fineflow.runtime.call import written
 
 _WRITES = re.compile(
@@ -42,15 +42,16 @@ _FEW = 64  # parts of a container, above which its first one tells what they are
 def keys(component: Any) -> Sequence[Hashable] | None:
     """Returns the keys of all stores that a component searches, writes to which count from now on.
 
-    For a declared function, or a tool of one, these are the stores that it is declared to read. None if it holds too
-    much to be looked at.
+    For a declared function, or a tool of one, these are what it is declared to read, and the stores in that. None if it
+    holds too much to be looked at.
     """
     held = _attributes(component)
     functions = [held.get(name) for name in ("func", "coroutine") if "args_schema" in held]
     for function in (*functions, component):
         if (promise := declaration(function)) is not None:
+            named = tuple(map(key_of, promise.reads))
             found = [keys(read) for read in promise.reads if not isinstance(read, str)]
-            return None if None in found else tuple(key for each in found for key in each or ())
+            return None if None in found else (*named, *(key for each in found for key in each or ()))
     parts = tuple((id(each), len(each) if type(each) in _CONTAINERS else 0) for each in held.values())
     kept = _known.get(id(component))
     if kept is not None and kept[0]() is component and kept[1] == parts:
@@ -76,7 +77,7 @@ def _watched(store: Any) -> Iterator[Hashable]:
         own = inspect.getattr_static(kind, name, None)
         if isinstance(own, FunctionType) and not own.__code__.co_flags & _GENERATORS:
             wrap_method(kind, name, _writing, _awriting, anybodys=True)
-    yield _key(store)
+    yield key_of(store)
     yield from map(id, _containers(store))
     yield from _collections(store)
 
@@ -149,8 +150,9 @@ def _writers(kind: type) -> tuple[str, ...]:
     return tuple(filter(_WRITES.match, names)) if any(map(_READS.match, names)) else ()
 
 
-def _key(store: Any) -> Hashable:
-    return "store", id(store)
+def key_of(resource: Any) -> Hashable:
+    """Returns the key of a store, or of a resource that is declared: by a text, or by the object that it is."""
+    return ("named", resource) if isinstance(resource, str) else ("store", id(resource))
 
 
 def _containers(store: Any) -> list[Any]:
@@ -172,12 +174,12 @@ class _Write:
     def __enter__(self) -> None:
         # By their ids: a session counts who refers to a container (``deferred_writes``).
         self._before = {id(each): len(each) for each in _containers(self._store)}
-        written.count((_key(self._store), *_collections(self._store)))
+        written.count((key_of(self._store), *_collections(self._store)))
 
     def __exit__(self, *_: object) -> None:
         now = {id(each): len(each) for each in _containers(self._store)}
         changed = [key for key, length in now.items() if self._before.get(key) != length]
-        written.count((_key(self._store), *_collections(self._store), *changed))
+        written.count((key_of(self._store), *_collections(self._store), *changed))
 
 
 def _writing(own: Any, name: str) -> Any:
@@ -194,3 +196,6 @@ def _awriting(own: Any, name: str) -> Any:
             return await own.__get__(store, type(store))(*args, **named)
 
     return method
+
+
+writing.append(lambda resources: written.count(map(key_of, resources)))
