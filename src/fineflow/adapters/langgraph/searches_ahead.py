@@ -69,7 +69,7 @@ class SearchesAhead(PredictedCalls):
     def only_reads(self) -> bool:
         """True if the function is known to do no more than to call components that read."""
         with self._lock:  # a result may be there already, and another walk under way
-            walked = bool(self._finder.calls)  # if walks do not pay, there was none
+            walked = bool(self._table.calls)  # if walks do not pay, there was none
             return walked and (self._finder.through or self._renders_what_it_reads())
 
     def _renders_what_it_reads(self) -> bool:
@@ -80,7 +80,7 @@ class SearchesAhead(PredictedCalls):
         if getattr(self._func, "__module__", "") != _RETRIEVER_TOOLS:
             return False
         prompts = [value for value in closure(self._func).values() if isinstance(value, BasePromptTemplate)]
-        parts = [self._part(call.component) for call in self._finder.calls]
+        parts = [self._part(call.component) for call in self._table.calls]
         reads = all(part is not None and self._components.reads_only(part, "invoke", UNKNOWN) for part in parts)
         return reads and all(type(prompt) is PromptTemplate for prompt in prompts)
 

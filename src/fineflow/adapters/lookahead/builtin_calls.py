@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.lookahead.calls import SPECIAL, Named, builtin, call
+from fineflow.adapters.lookahead.calls import SPECIAL, builtin, call
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
 from fineflow.adapters.lookahead.surroundings import TextFile, made_path, of_file, opened
@@ -31,6 +31,7 @@ from fineflow.adapters.lookahead.values import (
     Awaited,
     Coroutine,
     Lazy,
+    Named,
     Partial,
     Progress,
     Stop,

@@ -7,7 +7,7 @@ import functools
 import inspect
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, GenericAlias, MethodType
@@ -42,6 +42,7 @@ from fineflow.adapters.lookahead.values import (
     Lazy,
     Local,
     Method,
+    Named,
     Partial,
     Stop,
     unknown,
@@ -60,8 +61,6 @@ _CONVERSIONS = frozenset(map(id, (int, float, complex, json.loads)))  # raise an
 _OF_TEXT = frozenset(name for name, value in tables.READERS.items() if value == SCALAR)
 _CHARACTERS = 256  # of a text that count as one instruction
 _PARSED = 32  # the same, where they are parsed or searched
-
-Named = Mapping[str, Any]
 
 SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {}
 """Functions whose elements may be unknown, or that call functions, by id (``builtin_calls``)."""

@@ -151,8 +151,8 @@ class StepFinder(CallFinder):
             return None
         if type(obj) is not _State:
             return super().call(obj, name, args, named, sure=sure)
-        if self._seen is not self._walk:
-            self._seen = self._walk
+        if self._seen is not self.walk:
+            self._seen = self.walk
             obj.forget()
         if name == "get":
             return Awaited(obj.get(*args, **named))
