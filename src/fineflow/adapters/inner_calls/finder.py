@@ -16,7 +16,6 @@ from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.inner_calls.own_runs import Places
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
-from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
@@ -230,7 +229,7 @@ class CallFinder:
 
     def _through(self, func: Any, args: Args, named: Named) -> Any:
         """Walks through the user's function in a component."""
-        value = self.walk.awaited(call(self.walk, func, list(args), dict(named)), optional=True)
+        value = self.walk.awaited(self.walk.call(func, list(args), dict(named)), optional=True)
         if self.knows(value) or isinstance(value, Lazy | Coroutine):
             raise Stop("gets a function's value from what the function returned")
         return value

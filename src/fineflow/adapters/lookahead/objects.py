@@ -120,9 +120,7 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
         return kind
     found = inspect.getattr_static(kind, name, None)
     if isinstance(found, property) and isinstance(found.fget, FunctionType):
-        from fineflow.adapters.lookahead.calls import call
-
-        return call(walk, found.fget, [obj], {})
+        return walk.call(found.fget, [obj], {})
     slot = isinstance(found, MemberDescriptorType)
     if found is not None and hasattr(type(found), "__set__") and not slot:
         raise Stop(f"reads {name} of a {kind.__name__}, which may run code")
@@ -146,8 +144,6 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
 
 def inherited_attribute(walk: Walk, cls: Any, obj: Any, name: str) -> Any:
     """Returns ``super(cls, obj).name``, without running code. Raises Stop."""
-    from fineflow.adapters.lookahead.calls import call
-
     if unknown(obj) or unknown(cls) or obj is INERT:
         raise Stop("calls super() of something that is not known yet")
     if walk.host.knows(obj) and walk.host.judges(obj, name):
@@ -158,7 +154,7 @@ def inherited_attribute(walk: Walk, cls: Any, obj: Any, name: str) -> Any:
     if isinstance(found, FunctionType):
         return MethodType(found, obj)
     if isinstance(found, property) and isinstance(found.fget, FunctionType):
-        return call(walk, found.fget, [obj], {})
+        return walk.call(found.fget, [obj], {})
     if isinstance(found, staticmethod):
         return found.__func__
     if isinstance(found, classmethod):
@@ -207,8 +203,6 @@ def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
 
 def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """Returns ``kind(*args, **named)`` for a class. Raises Stop unless making it changes nothing."""
-    from fineflow.adapters.lookahead.calls import call
-
     if harmless.is_bar(kind):
         return Progress(args[0] if args else named["iterable"]) if args or "iterable" in named else INERT
     if getattr(kind, "__total__", None) is not None and issubclass(kind, dict) and not args:  # a TypedDict
@@ -232,5 +226,5 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if walk.host.knows(made):
         raise Stop(f"makes a {kind.__name__}")
     if isinstance(setup, FunctionType):
-        call(walk, setup, [made, *args], named)
+        walk.call(setup, [made, *args], named)
     return made

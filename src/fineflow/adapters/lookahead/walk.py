@@ -66,6 +66,7 @@ class Walk:
 
     asked, paused = -1, False
     in_context = True  # the walk runs in the context of the function
+    call = call
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
@@ -107,8 +108,7 @@ class Walk:
             self._tainted[id(changed)] = changed
             self._outside = True
         try:
-            value = call(self, func, list(args), dict(named))
-            self.value = self.awaited(value) if isinstance(value, Awaited | Coroutine) else value
+            self.value = self.awaited(self.call(func, list(args), dict(named)), optional=True)
         except Stop as why:
             self.reason, self.where, self.stale = str(why), why.where, isinstance(why, AlreadyChanged)
         except RecursionError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead import calls, iteration
+from fineflow.adapters.lookahead import data_calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop, unknown
@@ -55,7 +55,7 @@ def _build_slice(f: Frame, ins: Instruction) -> None:
 def _add(f: Frame, ins: Instruction) -> None:
     name = {"LIST_APPEND": "append", "SET_ADD": "add", "LIST_EXTEND": "extend"}.get(ins.name, "update")
     value = f.pop()
-    calls.change(f.walk, f.stack[-ins.arg], name, [value], {})
+    data_calls.change(f.walk, f.stack[-ins.arg], name, [value], {})
 
 
 @rule("MAP_ADD")
