@@ -85,7 +85,7 @@ class CallFinder:
         self._run(walk)
         walk.leave()
         self.blocked = (self.blocked or bool(walk.reason)) and walk.left >= 0  # no walk gets through more instructions
-        self.beside, self.writes = walk.beside, walk.changes_others
+        self.beside, self.writes = walk.beside, walk.changes.of_others
         # Stock has made a call that this walk has not met: what it has read is no longer as the function found it, or
         # stock has passed what no walk understands, which may have changed anything.
         strayed = any(found.taken and not found.met and (found.walked or walk.reason) for found in self.table.calls)
@@ -114,7 +114,7 @@ class CallFinder:
     @property
     def through(self) -> bool:
         """True if the last walk got through the function, which changes nothing that it did not create."""
-        return not (self.walk.reason or self.walk.changes_others)
+        return not (self.walk.reason or self.walk.changes.of_others)
 
     @property
     def passed(self) -> bool:
@@ -176,7 +176,7 @@ class CallFinder:
         fixed = any(map(walk.is_fixed, given))  # a stand-in for the config
         if self.table.pays(func, name) and not fixed and not self._places.stays(func, of, given):
             # What it reads besides its arguments is what it was before the function began, or nobody knows.
-            same = not walk.changes_others and all(comparable(each) or self._is_stocks(each) for each in given)
+            same = not walk.changes.of_others and all(comparable(each) or self._is_stocks(each) for each in given)
             value = self._met(func, name, walk.own(tuple(given)), args, named, sure and same)
         else:
             value = self._missing(func, name, args, named)
@@ -304,7 +304,7 @@ class CallFinder:
         if not found.known:
             return self._missing(found.component, found.name, found.args, found.named)
         value = as_text(found.value)
-        return value if found.taken and found is not self.latest else self.walk.result(value)
+        return value if found.taken and found is not self.latest else self.walk.changes.result(value)
 
     def _computed(self, part: Planned, key: Any) -> Any:
         try:

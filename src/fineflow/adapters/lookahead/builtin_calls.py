@@ -44,12 +44,9 @@ if TYPE_CHECKING:
 _SIZED = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozenset, type(None), range})
 
 
-def _sequence(kind: type) -> Callable[[Walk, list[Any], Named], Any]:
-    def make(walk: Walk, args: list[Any], named: Named) -> Any:
-        found = elements(walk, args[0]) if args else []
-        return walk.aliases.one_of(UNKNOWN, *args) if found is None else walk.own(kind(found))
-
-    return make
+def _sequence(kind: type, walk: Walk, args: list[Any], named: Named) -> Any:
+    found = elements(walk, args[0]) if args else []
+    return walk.aliases.one_of(UNKNOWN, *args) if found is None else walk.own(kind(found))
 
 
 def _length(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -67,14 +64,10 @@ def _length(walk: Walk, args: list[Any], named: Named) -> Any:
 def _numbered(walk: Walk, args: list[Any], named: Named) -> Any:
     start = args[1] if len(args) > 1 else named.get("start", 0)
     numbers = walk.own(iter(range(start, sys.maxsize))) if walk.whole(start) else start
-    return _combined(walk, [numbers, args[0]])
+    return _zipped(walk, [numbers, args[0]], {})
 
 
 def _zipped(walk: Walk, args: list[Any], named: Named) -> Any:
-    return _combined(walk, args)
-
-
-def _combined(walk: Walk, args: list[Any]) -> Any:
     sources = [iterator(walk, each) for each in args]
     return Mapped(walk, lambda *parts: walk.own(parts), sources)
 
@@ -199,22 +192,17 @@ def _type(walk: Walk, args: list[Any], named: Named) -> Any:
     return type(value) if whole or type(value) in _SIZED else UNKNOWN
 
 
-def _extreme(largest: bool) -> Callable[[Walk, list[Any], Named], Any]:
-    def find(walk: Walk, args: list[Any], named: Named) -> Any:
-        found = elements(walk, args[0]) if len(args) == 1 else args
-        key = named.get("key")
-        walk.tries.risks += 1
-        if found is None:
-            return walk.aliases.one_of(_some(walk, key, args[0]), *named.values())
-        keys = _keys(walk, found, key, "compares")
-        if keys is None:
-            return walk.aliases.one_of(UNKNOWN, *found)
-        if not found:
-            return named["default"]
-        choose = max if largest else min
-        return found[choose(range(len(found)), key=keys.__getitem__)]
-
-    return find
+def _extreme(choose: Any, walk: Walk, args: list[Any], named: Named) -> Any:
+    """choose: ``max`` or ``min``."""
+    found = elements(walk, args[0]) if len(args) == 1 else args
+    key = named.get("key")
+    walk.tries.risks += 1
+    if found is None:
+        return walk.aliases.one_of(_some(walk, key, args[0]), *named.values())
+    keys = _keys(walk, found, key, "compares")
+    if keys is None:
+        return walk.aliases.one_of(UNKNOWN, *found)
+    return found[choose(range(len(found)), key=keys.__getitem__)] if found else named["default"]
 
 
 def _truth(walk: Walk, value: Any) -> bool | None:
@@ -253,17 +241,13 @@ def _next(walk: Walk, args: list[Any], named: Named) -> Any:
     return walk.aliases.one_of(UNKNOWN, rest(walk, args[0]), *args[1:])
 
 
-def _copying(copied: Callable[[Any], Any]) -> Callable[[Walk, list[Any], Named], Any]:
+def _copy(copied: Callable[[Any], Any], walk: Walk, args: list[Any], named: Named) -> Any:
     """copied: ``copy.copy``, whose copies hold the same objects, or ``copy.deepcopy``."""
-
-    def find(walk: Walk, args: list[Any], named: Named) -> Any:
-        (value,) = args
-        if walk.plain(value):
-            return walk.own(copied(value))
-        walk.touch(value)
-        return walk.aliases.one_of(UNKNOWN, value)
-
-    return find
+    (value,) = args
+    if walk.plain(value):
+        return walk.own(copied(value))
+    walk.touch(value)
+    return walk.aliases.one_of(UNKNOWN, value)
 
 
 def _replaced(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -323,8 +307,8 @@ SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
     id(builtins.open): opened,
     id(Path): made_path,
     id(json.load): _loaded,
-    id(builtins.list): _sequence(list),
-    id(builtins.tuple): _sequence(tuple),
+    id(builtins.list): partial(_sequence, list),
+    id(builtins.tuple): partial(_sequence, tuple),
     id(builtins.len): _length,
     id(builtins.enumerate): _numbered,
     id(builtins.zip): _zipped,
@@ -339,13 +323,13 @@ SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
     id(builtins.getattr): _get_attribute,
     id(builtins.hasattr): _has_attribute,
     id(builtins.type): _type,
-    id(builtins.max): _extreme(True),
-    id(builtins.min): _extreme(False),
+    id(builtins.max): partial(_extreme, max),
+    id(builtins.min): partial(_extreme, min),
     id(builtins.any): _any,
     id(builtins.all): _all,
     id(builtins.next): _next,
-    id(copy.copy): _copying(copy.copy),
-    id(copy.deepcopy): _copying(copy.deepcopy),
+    id(copy.copy): partial(_copy, copy.copy),
+    id(copy.deepcopy): partial(_copy, copy.deepcopy),
     id(dataclasses.replace): _replaced,
     id(asyncio.gather): _gathered,
     **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield)), _task),

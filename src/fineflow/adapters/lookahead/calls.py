@@ -88,7 +88,7 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if tables.is_error(func):
         return walk.aliases.one_of(UNKNOWN, *args, *named.values())
     if isinstance(func, type) and tables.is_model(func):
-        return walk.result(builtin(walk, func, args, named))
+        return walk.changes.result(builtin(walk, func, args, named))
     if isinstance(func, type):
         return make(walk, func, args, named)
     if isinstance(func, FunctionType):
@@ -111,7 +111,7 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
     def work() -> Any:
         walk.tries.risks += 1  # it may fail, and is no guard
         if not promise.writes and isinstance(own, FunctionType):
-            back, before, changes = walk.tries.back_here(), walk.host.met, walk.changes_so_far()
+            back, before, changes = walk.tries.back_here(), walk.host.met, walk.changes.so_far()
             try:
                 return walk.awaited(walk.enter(known_function(own), given, named), optional=True)
             except AlreadyChanged:
@@ -121,12 +121,12 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
                 back()
                 changes()  # what it names is all that it touches
             if own is not met and walk.host.met == before:
-                sure = not (walk.unsure or walk.written.intersection(map(resource_name, promise.reads)))
+                sure = not (walk.unsure or walk.changes.written.intersection(map(resource_name, promise.reads)))
                 of = func.__self__ if isinstance(func, MethodType) else None
                 return walk.host.function(own, promise, given, named, of=of, sure=sure)
         for resource in promise.writes:
-            walk.changes(resource)
-            walk.written.add(resource_name(resource))
+            walk.changes.change(resource)
+            walk.changes.written.add(resource_name(resource))
         walk.aliases.add(*args, *named.values(), *promise.reads)  # it may return a part of these
         return HELD
 

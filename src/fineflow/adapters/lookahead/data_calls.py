@@ -157,7 +157,7 @@ def _of_unknown(walk: Walk, owner: Any, name: str, args: list[Any], named: dict[
     if name in tables.MUTATORS or (owner is INERT and name not in tables.READERS):
         walk.aliases.store(*given)
         if type(owner) in (list, dict, set):
-            walk.taint(owner, moves=True)
+            walk.changes.taint(owner, moves=True)
         else:
             walk.aliases.change(owner, name)
     return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(walk.aliases.part(owner), *given)
@@ -243,7 +243,7 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
         or (name in _COMPARING and not (walk.known(owner) and all(map(walk.plain, args[:1]))))
         or (name == "sort" and not walk.plain(owner))
     ):
-        walk.taint(owner, moves=name in _MOVING)
+        walk.changes.taint(owner, moves=name in _MOVING)
         return walk.aliases.one_of(UNKNOWN, owner, *args) if tables.MUTATORS[name] else None
     if name in ("extend", "update"):
         args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]
@@ -279,14 +279,14 @@ def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: An
     if not walk.owns(left):
         walk.touch(right)
         walk.aliases.add(right)
-        walk.taint(left)
+        walk.changes.taint(left)
         return left
     found = elements(walk, right) if type(left) is list and operate.__name__ == "add" else None
     if found is None:
         walk.touch(right)
     walk.aliases.add(right)
     if walk.unsure or found is None or not walk.whole(left):
-        walk.taint(left)
+        walk.changes.taint(left)
     else:
         walk.tries.changes(left)
         left.extend(found)

@@ -71,7 +71,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     if isinstance(obj, Coroutine):
         return Method(obj, name)
     if type(obj) is ModuleType:
-        value = walk.assigned(vars(obj), name, vars(obj).get(name, NULL))
+        value = walk.changes.assigned(vars(obj), name, vars(obj).get(name, NULL))
         if value is NULL:
             raise Stop(f"reads {name} of module {obj.__name__}, which it does not have yet")
         return value
@@ -82,7 +82,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     if harmless.logs(obj, name):
         return Method(INERT, name)
     if name in tables.ATTRIBUTES and is_plain(obj):
-        return walk.given(as_text(getattr(obj, name)))
+        return walk.changes.given(as_text(getattr(obj, name)))
     if name in OF_RESULTS and is_plain(obj):
         return Method(obj, name)
     if isinstance(obj, Local | Method | Partial | Lazy | FunctionType | MethodType):
@@ -124,7 +124,7 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
     slot = isinstance(found, MemberDescriptorType)
     if found is not None and hasattr(type(found), "__set__") and not slot:
         raise Stop(f"reads {name} of a {kind.__name__}, which may run code")
-    own = walk.assigned(obj, name, first_value(obj, name))
+    own = walk.changes.assigned(obj, name, first_value(obj, name))
     if walk.aliases.changed(obj) and not (own is NULL and isinstance(found, FunctionType)):
         return walk.aliases.one_of(UNKNOWN, obj)
     if own is not NULL:
@@ -197,8 +197,8 @@ def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
         walk.tries.assigns(obj, name, before)
         object.__setattr__(obj, name, walk.aliases.one_of(value, before) if walk.unsure else value)
         return
-    walk.changes(obj)
-    walk.assign(obj, name, value, first_value(obj, name))
+    walk.changes.change(obj)
+    walk.changes.assign(obj, name, value, first_value(obj, name))
 
 
 def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -208,7 +208,9 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if getattr(kind, "__total__", None) is not None and issubclass(kind, dict) and not args:  # a TypedDict
         return walk.own(dict(named))
     if harmless.makes_plainly(kind) and all(map(walk.plain, (*args, *named.values()))):
-        return walk.result(kind(*map(walk.copied, args), **{name: walk.copied(each) for name, each in named.items()}))
+        return walk.changes.result(
+            kind(*map(walk.copied, args), **{name: walk.copied(each) for name, each in named.items()})
+        )
     if isinstance(kind, EnumMeta) or harmless.is_silent_model(kind):
         walk.touch(*args, *named.values())
         if any(not of_package(base.__module__) and "_missing_" in vars(base) for base in kind.__mro__):

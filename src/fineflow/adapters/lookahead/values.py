@@ -52,6 +52,8 @@ NULL: Any = _Marker("NULL")
 PATHS: frozenset[type] = frozenset({type(Path())})
 """Classes of file names: values like texts, whose operators look at no files."""
 
+SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)}) | PATHS
+
 MET: set[type] = {str, int, float, bool, type(None), list, tuple, dict, Unknown, *PATHS}
 """Classes of Python's own that walks have met: they run no code of the user's."""
 

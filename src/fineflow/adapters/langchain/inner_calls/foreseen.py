@@ -125,7 +125,7 @@ class Foreseen(Host):
         walk = self._walk = Walk(self)
         walk.run(func, [_owned(walk, each) for each in args], dict(named))
         walk.leave()
-        if walk.reason or walk.changes_others:
+        if walk.reason or walk.changes.of_others:
             raise Stop(walk.reason or "changes something that it did not create")
         return walk.value
 

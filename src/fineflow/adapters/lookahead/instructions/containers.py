@@ -82,7 +82,7 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
     if walk.unsure or not walk.known(key) or not walk.whole(container) or not walk.owns(container):
         walk.touch(key)
         walk.aliases.add(value)
-        walk.taint(container)
+        walk.changes.taint(container)
     elif not walk.plain(key):
         raise Stop("stores under a key that is not plain data")
     else:
@@ -99,7 +99,7 @@ def _delete_item(f: Frame, ins: Instruction) -> None:
         return
     if type(container) not in (list, dict):
         raise Stop(f"deletes an item of a {type(container).__name__}")
-    f.walk.taint(container, moves=True)
+    f.walk.changes.taint(container, moves=True)
 
 
 @rule("LIST_TO_TUPLE")
