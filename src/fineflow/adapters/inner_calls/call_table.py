@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fineflow.adapters.core.durations import quick
+from fineflow.adapters.core.plan import Plan
+from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.arguments import FunctionArguments, is_declared
 from fineflow.adapters.inner_calls.components import Components, Given
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
@@ -24,10 +26,15 @@ class CallTable:
     def __init__(self, components: Components, factory: ComponentFactory, *, eager: bool) -> None:
         self.calls: list[FoundCall] = []
         self._components, self.factory, self._eager = components, factory, eager
+        self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
 
     def pays(self, component: Any, name: str) -> bool:
         """Returns True if calls of a method take long enough to run ahead."""
         return self._eager or not quick(component, name)
+
+    def part(self, component: Any) -> Planned | None:
+        """Returns the proxy of a component that has a plan; None for others, and for a declared function."""
+        return None if is_declared(component) else self._components.part(component)
 
     def wanted(self, obj: Any, name: str, args: Args, named: Named) -> Any:
         """Returns what two calls must have in common to be the same. Raises Stop as ``Components.key``."""
@@ -94,12 +101,6 @@ class CallTable:
         found.taken = True
         return found
 
-    def expects(self, component: Any, name: str) -> bool:
-        """Returns True if a call under way is one that the steps of a sequence are going to make."""
-        steps = [part for part in self._components.parts(component) if part is not component]
-        waiting = [found for found in self.calls if (found.met or found.begun) and not found.taken]
-        return any(self._is_call(found, step, name) for step in steps for found in waiting)
-
     # --- what walks meet --------------------------------------------------------------------------------------------
 
     def met(self, walk: Walk, obj: Any, name: str, key: Any, args: Args, named: Named) -> FoundCall:
@@ -127,6 +128,40 @@ class CallTable:
         if found is not None:
             found.met = found.walked = True
         return found
+
+    # --- what a call gains by itself ---------------------------------------------------------------------------------
+
+    def gains(self, call: FoundCall) -> bool:
+        """Returns True if a call gains by itself, as an optimized object would.
+
+        One that walks look through does not: its steps are calls of their own. Nor does a declared function.
+        """
+        if is_declared(call.component):
+            return False
+        if id(call.component) in self._without_gain:  # stock calls the parts of what it calls
+            return False
+        part = None if self._opened(call) else self.part(call.component)
+        if part is None or not self._components.composite(call.component):
+            return False
+        invocation = self._components.invocation(part, call.name, call.args, call.named, None)
+        plan = part._self_current(invocation.way)
+        if plan is None or plan.follows_for(call.name, eager=self._eager):
+            return plan is not None
+        if not plan.e_graph.rewritten:
+            self._without_gain.update((id(each), plan) for each in plan.objects.values())
+        return False
+
+    def _opened(self, call: FoundCall) -> bool:
+        if self._components.inner(call.component, call.name, call.args, call.named) is not None:
+            return True
+        opened = self._components.steps(call.component) is not None
+        return opened or self._expects(call.component, call.name)
+
+    def _expects(self, component: Any, name: str) -> bool:
+        """Returns True if a call under way is one that the steps of a sequence are going to make."""
+        steps = [part for part in self._components.parts(component) if part is not component]
+        waiting = [found for found in self.calls if (found.met or found.begun) and not found.taken]
+        return any(self._is_call(found, step, name) for step in steps for found in waiting)
 
 
 def _given(walk: Walk, arg: Any) -> Any:

@@ -24,8 +24,6 @@ from typing import Any, ClassVar
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import QUICK, observe
 from fineflow.adapters.core.invocation import Invocation
-from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.trust import has_as
 from fineflow.adapters.inner_calls.arguments import LOST, is_declared
 from fineflow.adapters.inner_calls.bounds import Bounds
@@ -92,7 +90,6 @@ class InnerCalls(CallsAhead):
         self._context.run(active.set, None)
         self.vectors = vectors or VectorsAhead(self._context)
         self._bounds = Bounds(components, claiming, options)
-        self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._ran: int | None = None  # number of entry wrappers when stock began to run the function
         self._due = False  # another walk is scheduled
         self._results = 0  # that have arrived since the last walk
@@ -186,22 +183,23 @@ class InnerCalls(CallsAhead):
 
         Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
         """
-        running, most = self._running(), self._bounds.most
-        several = self._several()
+        running, several = self._running(), self._several()
         for call in self._waiting:
-            if running >= most:
+            if running >= self._bounds.most:
                 return
-            if not (call.begun or call.taken) and running < self._bounds.of(call) and (several or self._gains(call)):
-                if is_declared(call.component):
-                    if any(call.again(each) for each in self._table.calls):  # it may keep what the first one finds
-                        continue
-                elif not comes_here(call.component, call.name, before=self._ran):
-                    continue
-                if not (in_vain.room() or self._part(call.component)):  # the requests of a graph wait by themselves
-                    continue
+            if not (call.begun or call.taken) and running < self._bounds.of(call) and self._may_begin(call, several):
                 call.begun = True
                 self._begin(call)
                 running += call.ahead is not None
+
+    def _may_begin(self, call: FoundCall, several: bool) -> bool:
+        if not (several or self._table.gains(call)):
+            return False
+        if is_declared(call.component):
+            free = not any(map(call.again, self._table.calls))  # it may keep what the first one finds
+        else:
+            free = comes_here(call.component, call.name, before=self._ran)
+        return free and bool(in_vain.room() or self._table.part(call.component))  # graphs' requests wait by themselves
 
     def _several(self) -> bool:
         """Returns True if something can run beside a call that waits."""
@@ -236,7 +234,7 @@ class InnerCalls(CallsAhead):
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
         if is_declared(call.component):
             return MethodAhead(call.component, call.args, call.named, limit)
-        part = self._part(call.component)
+        part = self._table.part(call.component)
         if part is None:
             return self._components.method(call.component, call.name, call.args, call.named, limit)
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
@@ -316,38 +314,9 @@ class InnerCalls(CallsAhead):
 
     def _alone(self, call: FoundCall) -> None:
         """Runs a call that no walk has found in time as an optimized object would, if it gains by itself."""
-        if self._table.pays(call.component, call.name) and self._gains(call):
+        if self._table.pays(call.component, call.name) and self._table.gains(call):
             call.begun = call.taken = True
             self._begin(call)
-
-    def _part(self, component: Any) -> Planned | None:
-        return None if is_declared(component) else self._components.part(component)  # a declared one is called as it is
-
-    def _gains(self, call: FoundCall) -> bool:
-        """Returns True if a call gains by itself, as an optimized object would.
-
-        One that walks look through does not: its steps are calls of their own. Nor does a declared function.
-        """
-        if is_declared(call.component):
-            return False
-        if id(call.component) in self._without_gain:  # stock calls the parts of what it calls
-            return False
-        part = None if self._opened(call) else self._part(call.component)
-        if part is None or not self._components.composite(call.component):
-            return False
-        invocation = self._components.invocation(part, call.name, call.args, call.named, None)
-        plan = part._self_current(invocation.way)
-        if plan is None or plan.follows_for(call.name, eager=self._options.eager):
-            return plan is not None
-        if not plan.e_graph.rewritten:
-            self._without_gain.update((id(each), plan) for each in plan.objects.values())
-        return False
-
-    def _opened(self, call: FoundCall) -> bool:
-        if self._components.inner(call.component, call.name, call.args, call.named) is not None:
-            return True
-        opened = self._components.steps(call.component) is not None
-        return opened or self._table.expects(call.component, call.name)
 
     @contextmanager
     def _making(self, call: FoundCall) -> Iterator[None]:
@@ -410,7 +379,7 @@ class InnerCalls(CallsAhead):
         return value
 
     def _of_stock(self, call: FoundCall, args: Args, named: Named) -> Invocation:
-        part = self._part(call.component)
+        part = self._table.part(call.component)
         assert part is not None
         return self._components.invocation(part, call.name, args, named, None)
 
@@ -449,4 +418,4 @@ class InnerCalls(CallsAhead):
 
     def _gained_inside(self) -> bool:
         """Returns True if a call that ran ahead gained inside itself, not beside another one."""
-        return any(call.ahead is not None and call.taken and self._gains(call) for call in self._table.calls)
+        return any(call.ahead is not None and call.taken and self._table.gains(call) for call in self._table.calls)
