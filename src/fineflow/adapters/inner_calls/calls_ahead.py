@@ -16,7 +16,7 @@ from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.session import Session
+from fineflow.adapters.core.session import CallSession
 from fineflow.adapters.inner_calls.arguments import is_declared
 from fineflow.adapters.lookahead.values import Args, Named
 from fineflow.declare import name_of_call
@@ -70,7 +70,7 @@ class GraphAhead(CallAhead):
 
     def __init__(self, part: Planned, plan: Plan, invocation: Invocation) -> None:
         self._part, self._plan = part, plan
-        self._session = Session(part, plan, invocation)
+        self._session = CallSession(part, plan, invocation)
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         return context.run(self._session.start_ahead, loop, finished)

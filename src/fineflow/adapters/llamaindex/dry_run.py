@@ -16,7 +16,7 @@ from llama_index.core.retrievers import RecursiveRetriever
 from fineflow.adapters.inner_calls.dry_calls import DryCalls
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.llamaindex.agents.steps import StepComponents, StepFinder, steps_of, walked
-from fineflow.adapters.llamaindex.inner_calls import Components
+from fineflow.adapters.llamaindex.inner_calls import IndexComponents
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import follows_links
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.user_functions import called_by, functions_of
@@ -103,8 +103,8 @@ class DryRuns:
         return partial(self._calls, known[1], MethodType(inspect.unwrap(own), obj))
 
     def _calls(self, readings: Readings, func: Any, args: Args, named: Named) -> DryCalls:
-        return self._made(DryCalls, Components(Options(), lambda part: part, readings), func, args, named)
+        return self._made(DryCalls, IndexComponents(Options(), lambda part: part, readings), func, args, named)
 
-    def _made(self, kind: type[DryCalls], components: Components, func: Any, args: Args, named: Named) -> DryCalls:
+    def _made(self, kind: type[DryCalls], components: IndexComponents, func: Any, args: Args, named: Named) -> DryCalls:
         options = components.options
         return kind(components, func, args, named, options=options, gain=lambda call: 0.0, ended=self._ended)

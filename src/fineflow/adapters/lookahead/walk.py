@@ -62,7 +62,7 @@ class Walk:
 
     asked, paused = -1, False
     in_context = True  # the walk runs in the context of the function
-    call = call
+    call = call  # for modules that ``calls`` imports
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
