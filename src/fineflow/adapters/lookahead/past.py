@@ -29,29 +29,21 @@ class Past:
     def __init__(self) -> None:
         self.first = True
         self.contents: dict[int, tuple[Any, Any]] = {}  # containers, with a copy of each, by id
-        self._values: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables
+        self.values: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables
 
     def keep(self, place: Any, name: str, value: Any, *, new: bool) -> None:
-        """Notes that the function assigns to an attribute or variable whose value is this one. Raises Stale.
+        """Notes that the function assigns to an attribute or variable whose value is this one. Raises AlreadyChanged.
 
         new: stock has not seen the place yet.
         """
-        if (id(place), name) not in self._values:
+        if (id(place), name) not in self.values:
             self._check(new)
-            self._values[id(place), name] = place, value
+            self.values[id(place), name] = place, value
 
     def keep_content(self, container: Any, *, new: bool) -> None:
-        """Notes that the function changes a container, which has its first content now. Raises Stale. new: as above."""
+        """Notes that the function changes a container, which has its first content now. Raises and new: as above."""
         self._check(new)
         self.contents[id(container)] = container, copy.copy(container)
-
-    def value(self, place: Any, name: str, otherwise: Any) -> Any:
-        """Returns the first value of an attribute or variable that the function assigns to, NULL if it had none.
-
-        otherwise: what is returned for others.
-        """
-        found = self._values.get((id(place), name))
-        return otherwise if found is None else found[1]
 
     def _check(self, new: bool) -> None:
         if not (self.first or new):
@@ -159,11 +151,13 @@ class Changes:
             self._assigned[id(place), name] = place, self.walk.aliases.one_of(now, before)
 
     def assigned(self, place: Any, name: str, otherwise: Any) -> Any:
-        """Returns what the walk has noted for an attribute or variable, or ``otherwise``."""
-        found = self._assigned.get((id(place), name)) if self._assigned else None
-        if found is not None:
-            return found[1]
-        return self._past.value(place, name, otherwise)
+        """Returns what the walk has noted for an attribute or variable, or its first value: NULL if it had none.
+
+        otherwise: what is returned where the function assigns nothing.
+        """
+        key = id(place), name
+        found = self._assigned.get(key) or self._past.values.get(key)
+        return otherwise if found is None else found[1]
 
     def seen(self, value: Any) -> Any:
         """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""
