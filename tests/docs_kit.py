@@ -174,7 +174,7 @@ def _web() -> Iterator[tuple[str, Any]]:
 
 
 def _extending() -> Iterator[tuple[str, Any]]:
-    """Yields the names of the modules that the excerpts of design.md belong to."""
+    """Yields the names of the modules that the excerpts of adding.md belong to."""
     import asyncio
     from collections.abc import Sequence
 
@@ -199,7 +199,7 @@ GIVEN: dict[str, tuple[Callable[[], Iterator[tuple[str, Any]]], ...]] = {
     "watching.md": (_chains, _indexes),
     "faq.md": (_chains, _graph),
     "runtime.md": (_indexes, _chains, _web),
-    "design.md": (_chains, _extending),
+    "adding.md": (_chains, _extending),
 }
 """What a page finds defined; any other finds ``_chains``."""
 

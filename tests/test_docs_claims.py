@@ -116,6 +116,46 @@ def test_every_page_is_in_the_navigation_once() -> None:
     assert sorted(re.findall(r": ([\w-]+\.md)$", nav, re.MULTILINE)) == sorted(path.name for path in DOCS.glob("*.md"))
 
 
+SOURCE = ROOT / "src" / "fineflow"
+MAP = (
+    *("design", "python-model", "effects", "claims", "component-calls"),
+    *("inside-langgraph", "queues-and-loops", "adding"),
+)
+"""The pages that name files of the source. The first one is the map, which has to stay short."""
+_FILE = re.compile(r"[\w*][\w.*-]*(/[\w.*-]+)*(\.py|\.md|\.toml|/)|[\w*]+(/[\w*]+)+")
+
+
+def named(page: str) -> list[str]:
+    """The files and folders that a page names in its text, outside of code blocks."""
+    text = re.sub(r"^```.*?^```", "", (DOCS / f"{page}.md").read_text(encoding="utf-8"), flags=re.M | re.S)
+    return [text for text in re.findall(r"`([^`\n]+)`", text) if _FILE.fullmatch(text)]
+
+
+def exists(name: str) -> bool:
+    """True for the end of the path of a file or folder: of the source, or from the root."""
+    return bool(list(SOURCE.rglob(name.strip("/"))) or list(ROOT.glob(name.strip("/"))))
+
+
+def tree() -> list[str]:
+    """The folders of the source that the tree of design.md has, as it writes them: without those around them."""
+    text = (DOCS / "design.md").read_text(encoding="utf-8").partition("```text\nsrc/fineflow/\n")[2].partition("```")[0]
+    return re.findall(r"(?<![\w.])(\w+)/(?=[\s:])", text)
+
+
+@pytest.mark.parametrize("page", MAP)
+def test_what_the_pages_of_the_design_name_exists(page: str) -> None:
+    assert [name for name in named(page) if not exists(name)] == []
+    assert len((DOCS / f"{page}.md").read_text(encoding="utf-8").splitlines()) <= (350 if page == "design" else 250)
+
+
+def test_the_tree_of_the_design_has_every_folder() -> None:
+    folders = {path.parent for path in SOURCE.rglob("__init__.py")} - {SOURCE}
+    assert sorted(set(tree())) == sorted({path.name for path in folders})
+    assert len(named("design")) > 30
+    assert exists("adapters/core/session.py")
+    assert not exists("adapters/core/moon.py")
+
+
 def test_links_of_the_readme_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)|(?:srcset|src)=\"([^\"]+)\"", text)

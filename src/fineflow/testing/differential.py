@@ -146,7 +146,7 @@ def assert_same(
         given = list(batch if batch is not None else (input, input)) if "batch" in entry else input
         call = functools.partial(_observe_made, make_runnable, entry=entry, input=given, config=config, handler=handler)
         mine = functools.partial(call, functools.partial(optimize, **options))
-        # Of equal inputs that fail one is enough: what becomes of the others is not as in stock (docs/design.md, 4).
+        # Of equal inputs that fail one is enough: what becomes of the others is not as in stock (docs/effects.md).
         one = {"input": [input]} if "batch" in entry and batch is None else {}
         differing = beyond_races(
             call(),

@@ -101,7 +101,7 @@ def both(server: OpenAIServer, make: Callable[[OpenAIServer], Any], entry: str, 
     """Stock and optimized: what a caller sees, and what the server was asked for answers."""
     seen, asked = seen_by_both(server, make, entry, [VALUE, VALUE] if "batch" in entry else VALUE, faults)
     if "batch" in entry and seen[0].error is not None:
-        # How far other inputs have come when the first one fails is open in stock (docs/design.md, 4).
+        # How far other inputs have come when the first one fails is open in stock (docs/effects.md).
         seen, asked = seen_by_both(server, make, entry, [VALUE], faults)
     assert not differences(seen[0], seen[1]), "\n".join(differences(seen[0], seen[1]))
     assert asked[0] == asked[1]

@@ -10,7 +10,7 @@ from langchain_core.caches import InMemoryCache
 from langchain_core.globals import set_llm_cache
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
 from timed_retrieval import Slow, joined
 
 import fineflow
@@ -18,7 +18,7 @@ from fineflow.adapters.core import with_plans
 from fineflow.adapters.core.plan import asked
 from fineflow.cost_model.basis import Basis
 from fineflow.cost_model.costs import costs
-from fineflow.engines import EmulatedLLM
+from fineflow.engines import EmulatedLLM, limit
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.langchain import ChatEngine
 from fineflow.testing import virtual
@@ -145,3 +145,14 @@ def test_calls_whose_answers_are_all_cached_go_to_stock_but_for_a_few() -> None:
     chain._self_last = None
     chain.invoke({"q": "x"})
     assert chain._self_last is not None and chain._self_last.claimed == 2  # from now on all calls run ahead again
+
+
+def test_a_limit_holds_after_calls_whose_answers_were_all_cached() -> None:
+    model = FakeChat(answers={"": "said"}, cache=InMemoryCache(), prefill=0.1)
+    steps: dict[str, Any] = {name: ChatPromptTemplate.from_template(f"{name} {{q}}") | model for name in "abc"}
+    limit(model, at_once=1)
+    chain: Any = fineflow.optimize(RunnableParallel(**steps), strict=True)
+    for _ in range(5):
+        virtual.run(chain.ainvoke({"q": "cached"}))
+    virtual.run(chain.ainvoke({"q": "new"}))
+    assert model.meter.peak == 1

@@ -114,7 +114,7 @@ SHAPES: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_same_answer(shape: str) -> None:
-    # One input: where one fails, the others of a batch run to their end (docs/design.md, section 4).
+    # One input: where one fails, the others of a batch run to their end (docs/effects.md).
     assert_same(SHAPES[shape], QUESTION, batch=[QUESTION], strict=True)
     assert_same(SHAPES[shape], QUESTION, batch=[QUESTION], strict=True, eager=True)
 
