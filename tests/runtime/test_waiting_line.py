@@ -17,7 +17,7 @@ from fineflow.runtime.queues.admission import AdmissionRequest, Limits, ProcessA
 from fineflow.runtime.queues.llm_queue import LLMQueue
 from fineflow.runtime.queues.permits import PermitPool, PermitRequest, State
 from fineflow.runtime.queues.policy import PATIENCE, FairShares, Policy, Take, Waiting, by_depth, fifo
-from fineflow.runtime.queues.waiting_line import Turn, Waiter, WaitingLine
+from fineflow.runtime.queues.waiting_line import Ticket, Waiter, WaitingLine
 from fineflow.testing import virtual
 
 WAIT = 10.0
@@ -188,7 +188,7 @@ def test_new_shares_forget_what_was_given(line: WaitingLine[Request]) -> None:
 
 def test_a_turn_of_a_task_ends_from_another_thread() -> None:
     async def main() -> None:
-        turn = Turn()
+        turn = Ticket()
         thread = threading.Thread(target=turn.end)
         thread.start()
         await asyncio.wait_for(turn.wait(), WAIT)
@@ -201,14 +201,14 @@ def test_a_turn_that_ends_with_an_error_raises_that_object() -> None:
     error = ValueError("no")
 
     async def main() -> None:
-        turn = Turn()
+        turn = Ticket()
         assert turn.end(error)
         with pytest.raises(ValueError, match="no") as found:
             await turn.wait()
         assert found.value is error
 
     asyncio.run(main())
-    turn = Turn()
+    turn = Ticket()
     assert turn.end(error)
     with pytest.raises(ValueError, match="no") as found:
         turn.wait_sync()
@@ -220,7 +220,7 @@ def test_the_end_of_a_turn_is_no_news_for_a_cancelled_task() -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: problems.append(context))
-        turn = Turn()
+        turn = Ticket()
         task = asyncio.ensure_future(turn.wait())
         await asyncio.sleep(0)
         task.cancel()
@@ -234,14 +234,14 @@ def test_the_end_of_a_turn_is_no_news_for_a_cancelled_task() -> None:
 
 
 def test_a_turn_says_when_its_event_loop_is_closed() -> None:
-    async def main() -> Turn:
-        return Turn()
+    async def main() -> Ticket:
+        return Ticket()
 
     assert not asyncio.run(main()).end()
 
 
 def test_a_turn_of_a_thread_may_have_a_timeout() -> None:
-    turn = Turn()
+    turn = Ticket()
     assert not turn.wait_sync(0)
     turn.end()
     assert turn.wait_sync(WAIT)

@@ -12,7 +12,7 @@ _NEAR = 0.0005  # seconds within which one interval may have caused the beginnin
 _SHARE = 0.005  # the same, as a share of the call
 
 
-class Segment(NamedTuple):
+class PathSegment(NamedTuple):
     """Part of an interval on the critical path. at: its place in the list of intervals. start, end: seconds."""
 
     at: int
@@ -25,14 +25,14 @@ _Window = tuple[float, float]
 
 def critical(
     intervals: Sequence[Interval], began: float, ended: float, traces: Sequence[Trace] = ()
-) -> tuple[Segment, ...]:
+) -> tuple[PathSegment, ...]:
     """Returns the critical path of a call from its beginning to its end, in the order of time.
 
     traces: of the graphs that ran in it, which know what each step waited for. Elsewhere, and in stock, it goes from
     the end of the call back to what ended last before, then to what ended last before that began, and so on.
     """
     near = max(_NEAR, _SHARE * (ended - began))
-    found: list[Segment] = []
+    found: list[PathSegment] = []
     windows: list[_Window] = [(began, ended)]
     for trace in sorted(traces, key=lambda trace: -trace.seconds):
         told = [segment for window in windows for segment in _told(intervals, trace, window)]
@@ -44,7 +44,7 @@ def critical(
     return tuple(sorted(found, key=lambda segment: (segment.start, segment.end)))
 
 
-def _told(intervals: Sequence[Interval], trace: Trace, window: _Window) -> Iterator[Segment]:
+def _told(intervals: Sequence[Interval], trace: Trace, window: _Window) -> Iterator[PathSegment]:
     """Yields the segments in a window that a trace knows of."""
     at_label: dict[str, list[int]] = {}
     for at, interval in enumerate(intervals):
@@ -52,7 +52,7 @@ def _told(intervals: Sequence[Interval], trace: Trace, window: _Window) -> Itera
     for name, start, end in measured_spans(trace):
         start, end = max(start, window[0]), min(end, window[1])
         parts = [
-            Segment(at, max(start, intervals[at].queued), min(end, intervals[at].end))
+            PathSegment(at, max(start, intervals[at].queued), min(end, intervals[at].end))
             for at in at_label.get(name.rpartition(" > ")[2], ())
         ]
         best = max(parts, key=lambda part: part.end - part.start, default=None)
@@ -60,7 +60,7 @@ def _told(intervals: Sequence[Interval], trace: Trace, window: _Window) -> Itera
             yield best
 
 
-def _without(window: _Window, segments: Sequence[Segment]) -> Iterator[_Window]:
+def _without(window: _Window, segments: Sequence[PathSegment]) -> Iterator[_Window]:
     """Yields the parts of a window that no segment covers."""
     since = window[0]
     for segment in sorted(segments, key=lambda segment: segment.start):
@@ -72,7 +72,7 @@ def _without(window: _Window, segments: Sequence[Segment]) -> Iterator[_Window]:
         yield since, window[1]
 
 
-def _back(intervals: Sequence[Interval], window: _Window, near: float) -> Iterator[Segment]:
+def _back(intervals: Sequence[Interval], window: _Window, near: float) -> Iterator[PathSegment]:
     """Yields the segments of a window from its end back to its beginning, by their times alone."""
     first, until = window
     left = set(range(len(intervals)))
@@ -90,5 +90,5 @@ def _back(intervals: Sequence[Interval], window: _Window, near: float) -> Iterat
             return
         left.discard(done)
         start = max(intervals[done].queued, first)
-        yield Segment(done, start, min(intervals[done].end, until))
+        yield PathSegment(done, start, min(intervals[done].end, until))
         until = start

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fineflow.ir import Op
 from fineflow.ir.text import shortened
-from fineflow.observe.critical_intervals import Segment, critical
+from fineflow.observe.critical_intervals import PathSegment, critical
 from fineflow.runtime.events import Interval
 
 OWN = "other code"
@@ -31,7 +31,7 @@ class Track:
     began: float | None = None
     ended: float | None = None
     against: str = ""
-    path: Sequence[Segment] | None = None
+    path: Sequence[PathSegment] | None = None
     remark: str = ""
     failed: bool = False
 
@@ -47,7 +47,7 @@ class Track:
         return max((last if self.ended is None else self.ended) - self.zero, 0.0)
 
     @property
-    def critical(self) -> Sequence[Segment]:
+    def critical(self) -> Sequence[PathSegment]:
         """The critical path, in the order of time."""
         return self.path if self.path is not None else critical(self.intervals, self.zero, self.zero + self.total)
 

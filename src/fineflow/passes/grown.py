@@ -16,7 +16,7 @@ MEMBERS = "members"
 
 
 @dataclass(frozen=True)
-class Step:
+class GrowingStep:
     """A function whose value grows. of: the key of the list in its argument; "" if the argument is the list. given:
     what else its argument holds, by key.
     """
@@ -34,7 +34,7 @@ class Grown:
     """
 
     source: Primitive
-    steps: tuple[Step, ...] = ()
+    steps: tuple[GrowingStep, ...] = ()
 
 
 def grown_value(prompt: RenderedPrompt, variable: str, graph: Graph) -> Grown | None:
@@ -60,7 +60,7 @@ def grown(ref: Ref, graph: Graph) -> Grown | None:
     value = p.args["value"]
     if known.keys is None:
         found = grown(value, graph)
-        return found and replace(found, steps=(*found.steps, Step(p)))
+        return found and replace(found, steps=(*found.steps, GrowingStep(p)))
     record = graph.by_name.get(value.name)
     if record is None or record.op is not Op.RECORD or value.key is not None or "rest" in record.args:
         return None
@@ -70,7 +70,7 @@ def grown(ref: Ref, graph: Graph) -> Grown | None:
         return None
     ((key, found),) = lists.items()
     others = {name: ref for name, ref in given.items() if name != key}
-    return replace(found, steps=(*found.steps, Step(p, key, others)))
+    return replace(found, steps=(*found.steps, GrowingStep(p, key, others)))
 
 
 def refusal(found: Grown, prompt: RenderedPrompt) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fineflow.runtime.loop import runtime_loop
 from fineflow.runtime.queues.admission import Limits, inside, process_admission, set_limits
-from fineflow.runtime.queues.waiting_line import Turn
+from fineflow.runtime.queues.waiting_line import Ticket
 from fineflow.runtime.statistics import Statistics, statistics
 
 if TYPE_CHECKING:
@@ -230,14 +230,14 @@ def _check_thread(name: str, instead: str) -> None:
 
 
 def _wait_sync(timeout: float | None) -> None:
-    idle = Turn()
+    idle = Ticket()
     process_admission().when_idle(idle.end)
     if not idle.wait_sync(timeout):
         raise _still_running(timeout)
 
 
 async def _wait(timeout: float | None) -> None:
-    idle = Turn()
+    idle = Ticket()
     process_admission().when_idle(idle.end)
     try:
         async with asyncio.timeout(timeout):

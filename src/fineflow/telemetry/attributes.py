@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any
 
 from fineflow.ir import Effect, Op
-from fineflow.telemetry.finished import FinishedCall, Part, Step
+from fineflow.telemetry.finished import FinishedCall, FinishedPart, FinishedStep
 
 Attributes = dict[str, str | int | float | bool]
 
@@ -67,14 +67,14 @@ def of_call(call: FinishedCall) -> tuple[str, Attributes]:
     return f"invoke_workflow {name}", found
 
 
-def of_part(part: Part) -> tuple[str, Attributes]:
+def of_part(part: FinishedPart) -> tuple[str, Attributes]:
     """Returns the name and the attributes of the span of a call inside a call."""
     name = part.graph.name
     found: Attributes = {OPERATION: "invoke_workflow", WORKFLOW: name, "fineflow.entry": part.trace.entry}
     return f"invoke_workflow {name}", found
 
 
-def of_step(step: Step) -> tuple[str, Attributes]:
+def of_step(step: FinishedStep) -> tuple[str, Attributes]:
     """Returns the name and the attributes of the span of a step."""
     p, op = step.primitive, step.op
     named = _OPERATIONS.get(op, "") if op is not None else ""
@@ -110,7 +110,7 @@ def of_step(step: Step) -> tuple[str, Attributes]:
     return f"{named or op or 'work'} {model or step.engine or called or step.name}", found
 
 
-def _work(step: Step) -> Attributes:
+def _work(step: FinishedStep) -> Attributes:
     """Returns what engines told of a step."""
     found: Attributes = {}
     batches = [each for each in step.work if each.batch >= 0 and each.tokens is None]
@@ -130,7 +130,7 @@ def _work(step: Step) -> Attributes:
     return found
 
 
-def remote(step: Step) -> bool:
+def remote(step: FinishedStep) -> bool:
     """Returns True if the step is a request to something outside of the process."""
     return step.primitive is not None and step.primitive.effects.kind is Effect.EXTERNAL
 

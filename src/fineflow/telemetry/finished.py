@@ -28,7 +28,7 @@ _RESULTS = {CLAIMED: "claimed", LEFT: "unclaimed", JOINED: "joined", STOCK: "sto
 
 
 @dataclass(slots=True)
-class Step:
+class FinishedStep:
     """One run of a primitive, or work of an engine that no primitive asked for. Seconds on ``events.now()``'s clock.
 
     op: None if the engine does not say. start: its inputs were there. waited: seconds until the work began. ran:
@@ -48,7 +48,7 @@ class Step:
     error: str = ""
     cancelled: bool = False
     work: list[Interval] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[FinishedStep] = field(default_factory=list)
 
     @property
     def tokens(self) -> Tokens | None:
@@ -58,7 +58,7 @@ class Step:
             return None
         return Tokens(*(sum(getattr(each, name) for each in found) for name in Tokens.__slots__))
 
-    def everything(self) -> Iterator[Step]:
+    def everything(self) -> Iterator[FinishedStep]:
         """Yields the step, and those inside it."""
         yield self
         for step in self.steps:
@@ -66,12 +66,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FinishedPart:
     """A graph that ran ahead: of the call, of one inside it, or of one input of a batch."""
 
     graph: Ended
     trace: Trace
-    steps: Sequence[Step]
+    steps: Sequence[FinishedStep]
 
     @property
     def saved(self) -> float:
@@ -128,7 +128,7 @@ class FinishedCall:
         return self._outermost.saved
 
     @cached_property
-    def _read(self) -> tuple[list[Part], list[Step]]:
+    def _read(self) -> tuple[list[FinishedPart], list[FinishedStep]]:
         """The graphs that ran ahead, the outermost last, and work of engines for none of their steps."""
         work: dict[tuple[int, int], list[Interval]] = {}
         for interval in self.call.intervals:
@@ -138,33 +138,33 @@ class FinishedCall:
         return parts, [_by_itself(interval) for found in work.values() for interval in found]
 
     @property
-    def _outermost(self) -> Part | None:
+    def _outermost(self) -> FinishedPart | None:
         """The graph of the call itself; None for a batch of several, and if nothing could run ahead."""
         parts = self._read[0]
         return parts[-1] if len(parts) == 1 or (parts and not self.call.entry.endswith("batch")) else None
 
     @property
-    def steps(self) -> Sequence[Step]:
+    def steps(self) -> Sequence[FinishedStep]:
         """Steps of the outermost object, and work of engines that stock asked for."""
         outermost, own = self._outermost, self._read[1]
         return own if outermost is None else [*outermost.steps, *own]
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[FinishedPart]:
         """Graphs of the calls inside it, or of the inputs of a batch."""
         return [part for part in self._read[0] if part is not self._outermost]
 
-    def everything(self) -> Iterator[Step]:
+    def everything(self) -> Iterator[FinishedStep]:
         """Yields all steps."""
         for found in (self.steps, *(part.steps for part in self.parts)):
             for step in found:
                 yield from step.everything()
 
 
-def _by_itself(interval: Interval) -> Step:
+def _by_itself(interval: Interval) -> FinishedStep:
     waited, ran = interval.start - interval.queued, interval.end - interval.start
     op = _OPS.get(interval.label)
-    return Step(
+    return FinishedStep(
         interval.label, op, interval.queued, interval.end, waited, ran, interval.lane, result="stock", work=[interval]
     )
 
@@ -177,14 +177,14 @@ class _Reader:
         self._work = work
         self._left = list(self._trace.runs[1:])  # runs of bodies that no step has taken yet
 
-    def part(self, ended: Ended) -> Part:
+    def part(self, ended: Ended) -> FinishedPart:
         graph, stamps = self._trace.runs[0]
         steps = list(self._steps(graph, stamps))
         for body, inner in self._left:  # of a step that is not told
             steps += self._steps(body, inner)
-        return Part(ended, self._trace, steps)
+        return FinishedPart(ended, self._trace, steps)
 
-    def _steps(self, graph: Graph, stamps: Mapping[str, Stamp]) -> Iterator[Step]:
+    def _steps(self, graph: Graph, stamps: Mapping[str, Stamp]) -> Iterator[FinishedStep]:
         errors = stamps.errors if isinstance(stamps, Stamps) else {}
         for p in graph:
             stamp = None if p.op in _COMPUTING and p.name not in errors else stamps.get(p.name)
@@ -202,7 +202,7 @@ class _Reader:
                 continue
             begun = min((each.start for each in work), default=stamp.ready + stamp.waited)
             until = max(self._trace.ended if ended is None else ended, stamp.ready)
-            yield Step(
+            yield FinishedStep(
                 p.name,
                 p.op,
                 stamp.ready,

@@ -14,7 +14,7 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 
 from fineflow.runtime.recording import RecordedCall
 from fineflow.telemetry import attributes
-from fineflow.telemetry.finished import MOST, FinishedCall, Step
+from fineflow.telemetry.finished import MOST, FinishedCall, FinishedStep
 from fineflow.telemetry.metrics import METRICS, RUNNING, Metric, of_call, of_work
 
 SCOPE = "fineflow"
@@ -104,7 +104,7 @@ class _Spans:
             with_parent.set_status(Status(StatusCode.ERROR))
         with_parent.end(call.nanoseconds(call.ended))
 
-    def _steps(self, steps: Sequence[Step], parent: context.Context) -> None:
+    def _steps(self, steps: Sequence[FinishedStep], parent: context.Context) -> None:
         for step in steps:
             if not self._left:
                 return

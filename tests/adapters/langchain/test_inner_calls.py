@@ -135,7 +135,7 @@ def test_a_walk_that_is_too_long_is_not_made_again_for_each_result(monkeypatch: 
 
     def counted(self: Any) -> Any:
         found = look(self)
-        looks.append(self.steps)
+        looks.append(self.walk.steps)
         return found
 
     monkeypatch.setattr(CallFinder, "look", counted)

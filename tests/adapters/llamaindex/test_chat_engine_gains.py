@@ -18,7 +18,7 @@ from llama_index.core.llms import ChatMessage
 from llama_index.core.memory import ChatMemoryBuffer
 
 import fineflow
-from fineflow.adapters.llamaindex.methods import blocks
+from fineflow.adapters.llamaindex.thread_affinity import blocks
 from fineflow.backends.emulated import EmulatedLLM, LLMProfile
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing import virtual_threads

@@ -371,7 +371,7 @@ def test_a_fault_of_ours_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
 
     fast = fineflow.optimize(engine(each_node, Kit(0)), eager=True)
     fast.query(QUESTION)
-    monkeypatch.setattr(inner_calls.Components, "method", broken)
+    monkeypatch.setattr(inner_calls.IndexComponents, "method", broken)
     with pytest.warns(FineflowWarning, match="a fault"):
         answer = str(fast.query(QUESTION))
     assert answer == str(engine(each_node, Kit(0)).query(QUESTION))

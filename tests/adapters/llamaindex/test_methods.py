@@ -18,8 +18,9 @@ from llama_index.core.llms.mock import MockLLM
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.retrievers import VectorIndexRetriever
 
-from fineflow.adapters.llamaindex.methods import blocks, finished, method, quiet, same
+from fineflow.adapters.llamaindex.methods import method, quiet, same
 from fineflow.adapters.llamaindex.models.llms import asked
+from fineflow.adapters.llamaindex.thread_affinity import blocks, finished
 from fineflow.llamaindex import EngineLLM
 from fineflow.testing.llamaindex.fakes import BlockingEmbedding, BlockingLLM, FakeEmbedding, FakeLLM
 from fineflow.testing.llamaindex.recording import recording

@@ -13,7 +13,7 @@ from fineflow.ir.traverse import combined, fresh, origins
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PartGraph:
     """One part of an object, lowered by its own builder; references to the outer graph are marked with ``OUTER``.
 
     outcome: its symbolic value. output: the same as one reference.
@@ -44,7 +44,7 @@ def _told(p: Primitive) -> str:
     return f"`{p.name.rpartition('/')[2].partition('.')[0]}` at {where} {reason}" if where else reason
 
 
-def part(obj: Any, step: str, value: Symbol, b: Builder, **changes: Any) -> Part:
+def part(obj: Any, step: str, value: Symbol, b: Builder, **changes: Any) -> PartGraph:
     """Lowers ``obj``, which is the part ``step`` of the current object, applied to a value from ``outside``.
 
     changes: fields of the builder that differ inside.
@@ -54,7 +54,7 @@ def part(obj: Any, step: str, value: Symbol, b: Builder, **changes: Any) -> Part
         outcome = inner.lower(obj, value)
         output = inner.whole(outcome)
     b.notes += inner.notes
-    return Part(inner, outcome, output.ref)
+    return PartGraph(inner, outcome, output.ref)
 
 
 def outside(value: Symbol) -> Symbol:
@@ -79,7 +79,7 @@ class Closed:
     received: tuple[str, ...]
 
 
-def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
+def close(parts: Mapping[str, PartGraph], value: Symbol, b: Builder) -> Closed:
     """Closure conversion: each distinct outer reference becomes an argument and an input of every body.
 
     value: the value that the parts were applied to; an input that is one of its keys is named after it.
@@ -109,7 +109,7 @@ def close(parts: Mapping[str, Part], value: Symbol, b: Builder) -> Closed:
     return Closed(graphs, {name: args[ref] for ref, name in inputs.items()}, tuple(received))
 
 
-def condition(parts: Mapping[str, Part], value: Symbol, b: Builder, *, name: str, component: Any) -> Symbol:
+def condition(parts: Mapping[str, PartGraph], value: Symbol, b: Builder, *, name: str, component: Any) -> Symbol:
     """Appends a CONDITION over tests and arms by label; its symbolic value is what the values of all arms share.
 
     value: the value that the tests and arms were applied to.

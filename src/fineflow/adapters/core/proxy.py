@@ -15,7 +15,7 @@ from fineflow.adapters.core.framework import Framework, Planner
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.repeatable import Repeatability, verdict
-from fineflow.adapters.core.session import Session
+from fineflow.adapters.core.session import CallSession
 from fineflow.adapters.core.verifying import Sampled, chosen
 from fineflow.adapters.core.with_plans import WithPlans
 from fineflow.options import Options, changes_nothing
@@ -164,7 +164,7 @@ class Planned(WithPlans):
             return self._self_run(plan, invocation)
         return deadline.run(partial(self._self_run, plan, invocation), timeout)
 
-    def _self_run(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
+    def _self_run(self, plan: Plan | None, invocation: Invocation, session: CallSession | None = None) -> Any:
         """Runs a sync call. session: of this call, if its graph has already started."""
         if (verified := self._self_chosen(plan, invocation)) is not None:
             return verified.run(partial(self._self_run, plan, invocation, session))
@@ -173,7 +173,7 @@ class Planned(WithPlans):
                 with admission:
                     return invocation.stock(self.__wrapped__)
             if session is None:
-                session = Session(self, plan, invocation)
+                session = CallSession(self, plan, invocation)
                 if unfinished.some():
                     session.begin_before_writes(admission)
             with session.in_thread(admission) as runs, admission:
@@ -192,7 +192,7 @@ class Planned(WithPlans):
             return await self._self_arun(plan, invocation)
         return await deadline.arun(partial(self._self_arun, plan, invocation), timeout)
 
-    async def _self_arun(self, plan: Plan | None, invocation: Invocation, session: Session | None = None) -> Any:
+    async def _self_arun(self, plan: Plan | None, invocation: Invocation, session: CallSession | None = None) -> Any:
         """Runs an async call. session: of this call, if its graph has already started."""
         if (verified := self._self_chosen(plan, invocation)) is not None:
             return await verified.arun(partial(self._self_arun, plan, invocation, session))
@@ -204,7 +204,7 @@ class Planned(WithPlans):
                 with admission:
                     value = await invocation.stock(self.__wrapped__)
             else:
-                new, session = session is None, session or Session(self, plan, invocation)
+                new, session = session is None, session or CallSession(self, plan, invocation)
                 try:
                     if new and unfinished.some():
                         await session.abegin_before_writes(admission)
@@ -247,7 +247,7 @@ class Planned(WithPlans):
                 with admission:
                     chunks = invocation.stock(self.__wrapped__)
                 return (yield from _Steps(chunks, admission))
-            session = Session(self, plan, invocation)
+            session = CallSession(self, plan, invocation)
             if unfinished.some():
                 session.begin_before_writes(admission)
             with session.in_thread(admission) as runs:
@@ -282,7 +282,7 @@ class Planned(WithPlans):
             scope = Scope()
             stack.callback(scope.close)
             if plan is not None:
-                session = Session(self, plan, invocation)
+                session = CallSession(self, plan, invocation)
                 stack.push_async_exit(_Ending(session))
                 if unfinished.some():
                     await session.abegin_before_writes(admission)
@@ -340,7 +340,7 @@ async def _sent(items: Any, value: Any) -> Any:
 class _Ending:
     """Ends a session when an exit stack unwinds."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: CallSession) -> None:
         self._session = session
 
     async def __aenter__(self) -> None:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _numbers = itertools.count(1)
 
 
-class Session:
+class CallSession:
     """The shadow and the graph of one call of ``planned``."""
 
     __slots__ = (
@@ -150,7 +150,7 @@ class Session:
         if self._prepare(loop, admission, post, ahead=True):
             self._start(post)
 
-    def in_thread(self, admission: Admission) -> Session:
+    def in_thread(self, admission: Admission) -> CallSession:
         """Returns a block for the call of a plain thread, under ``admission``. The graph runs on the engine loop."""
         self._admission = admission
         return self

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context
 from functools import partial
@@ -16,8 +16,9 @@ from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.session import Session
+from fineflow.adapters.core.session import CallSession
 from fineflow.adapters.inner_calls.arguments import is_declared
+from fineflow.adapters.lookahead.values import Args, Named
 from fineflow.declare import name_of_call
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
@@ -47,7 +48,7 @@ class CallAhead(Protocol):
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         """Starts the call. Returns False if nothing of it can run ahead."""
 
-    def fits(self, args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+    def fits(self, args: Args, named: Named) -> bool:
         """Returns False if stock's arguments have changed in a way that the keys of calls leave out."""
         return True
 
@@ -69,7 +70,7 @@ class GraphAhead(CallAhead):
 
     def __init__(self, part: Planned, plan: Plan, invocation: Invocation) -> None:
         self._part, self._plan = part, plan
-        self._session = Session(part, plan, invocation)
+        self._session = CallSession(part, plan, invocation)
 
     def start(self, loop: asyncio.AbstractEventLoop, context: Context, finished: Finished) -> bool:
         return context.run(self._session.start_ahead, loop, finished)
@@ -104,9 +105,7 @@ def graph_ahead(part: Planned, invocation: Invocation) -> GraphAhead | None:
 class MethodAhead(CallAhead):
     """A call of a method or function that opens no runs, such as a search of a store. Stock gets its result."""
 
-    def __init__(
-        self, method: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
-    ) -> None:
+    def __init__(self, method: Callable[..., Any], args: Args, named: Named, limit: asyncio.Semaphore | None) -> None:
         self._call = partial(method, *args, **named)
         self._awaits = (name_of_call(method) if is_declared(method) else method.__name__).startswith("a")
         self._limit = limit

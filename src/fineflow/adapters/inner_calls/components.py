@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.lookahead import Stop
+from fineflow.adapters.lookahead.values import Args, Named
 
 QUEUED = "on_engine"
 """Class attribute of components whose calls go through the queue of an engine: True."""
 
 
-Given = tuple[Sequence[Any], Mapping[str, Any]]
+Given = tuple[Args, Named]
 
 
 class Components(ABC):
@@ -47,16 +48,14 @@ class Components(ABC):
         """Returns the components in a composition of them; anything else as it is."""
         return (obj,)
 
-    def inner(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+    def inner(self, obj: Any, name: str, args: Args, named: Named) -> tuple[Any, Args, Named] | None:
         """Returns the user's function that a call of a component runs, and its arguments; None if there is none."""
         return None
 
     # --- which calls are the same -----------------------------------------------------------------------------------
 
     @abstractmethod
-    def key(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def key(self, obj: Any, name: str, args: Args, named: Named) -> Any:
         """Returns what two calls must have in common to be the same: a tuple of arguments, or the only one that counts.
 
         Raises Stop for a method that is not known to change nothing.
@@ -107,9 +106,7 @@ class Components(ABC):
         """Returns what walks get for the value that stock's call of a method has returned."""
         return value
 
-    def embedded(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[str]] | None:
+    def embedded(self, obj: Any, name: str, args: Args, named: Named) -> tuple[Any, Sequence[str]] | None:
         """Returns the embeddings that a call uses, on an engine, and the texts known by now; None if it has none."""
         return None
 
@@ -121,7 +118,7 @@ class Components(ABC):
 
     @abstractmethod
     def method(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], limit: asyncio.Semaphore | None
+        self, obj: Any, name: str, args: Args, named: Named, limit: asyncio.Semaphore | None
     ) -> CallAhead | None:
         """Returns the call of a method of a component that has no plan; None if stock has to make it."""
 
@@ -146,7 +143,7 @@ class Components(ABC):
         return False
 
     @abstractmethod
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def made(self, kind: Any, name: str, args: Args, named: Named) -> Any:
         """Returns ``kind(...)``, ``kind.name(...)`` or, if it ``makes`` it, ``component.name(...)``.
 
         Raises Stop if that may do more.
@@ -156,7 +153,7 @@ class Components(ABC):
         """Returns ``left | right``. Raises Stop."""
         raise Stop("joins components")
 
-    def composed(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def composed(self, kind: Any, name: str, args: Args, named: Named) -> Any:
         """Returns what ``kind(...)`` or ``kind.name(...)`` composes of components; None for others. Raises Stop."""
         return None
 

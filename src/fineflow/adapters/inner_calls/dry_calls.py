@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -12,6 +12,7 @@ from typing import Any
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
+from fineflow.adapters.lookahead.values import Args, Named
 from fineflow.declare import active
 from fineflow.options import Options
 from fineflow.runtime.events import now
@@ -43,9 +44,7 @@ class Door:
         self._calls: DryCalls | None = calls
         self.stock, self.astock = calls.stock, calls.astock
 
-    def take(
-        self, own: Any, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> FoundCall | None:
+    def take(self, own: Any, component: Any, name: str, args: Args, named: Named) -> FoundCall | None:
         return None if self._calls is None else self._calls.take(own, component, name, args, named)
 
     @property
@@ -83,8 +82,8 @@ class DryCalls(InnerCalls):
         self,
         components: Components,
         func: Any,
-        args: Sequence[Any],
-        named: Mapping[str, Any],
+        args: Args,
+        named: Named,
         *,
         options: Options,
         gain: Callable[[FoundCall], float],
@@ -132,16 +131,14 @@ class DryCalls(InnerCalls):
             call.begins()
             yield within
 
-    def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def stock(self, own: Callable[..., Any], call: FoundCall, args: Args, named: Named) -> Any:
         """Makes a call as stock does, and measures it."""
         with self._measured(call) as within:
             value = own(*args, **named)
         self._guarded(partial(self._ended, call, value, within))
         return value
 
-    async def astock(
-        self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> Any:
+    async def astock(self, own: Callable[..., Any], call: FoundCall, args: Args, named: Named) -> Any:
         """``stock`` for async methods."""
         with self._measured(call) as within:
             value = await own(*args, **named)

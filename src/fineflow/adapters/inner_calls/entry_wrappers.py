@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import partial, wraps
@@ -26,6 +26,7 @@ import wrapt
 from fineflow.adapters.core.claiming import under_way
 from fineflow.adapters.core.trust import called
 from fineflow.adapters.inner_calls.vectors_ahead import here
+from fineflow.adapters.lookahead.values import Args, Named
 from fineflow.declare import active
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import setting
@@ -208,9 +209,7 @@ def merging() -> bool:
     return calls is not None and getattr(calls, "claims", False)
 
 
-def claimed(
-    component: Any, name: str, own: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any], *, awaits: bool
-) -> Any:
+def claimed(component: Any, name: str, own: Callable[..., Any], args: Args, named: Named, *, awaits: bool) -> Any:
     """Makes a call of a component, whose class has no wrapper: by what runs ahead, if a walk has found the call.
 
     awaits: of an async method; returns its coroutine.

@@ -24,22 +24,23 @@ from typing import Any, ClassVar
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import QUICK, observe
 from fineflow.adapters.core.invocation import Invocation
-from fineflow.adapters.core.plan import Plan
-from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.trust import has_as
 from fineflow.adapters.inner_calls.arguments import LOST, is_declared
 from fineflow.adapters.inner_calls.bounds import Bounds
+from fineflow.adapters.inner_calls.call_table import CallTable
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead, CallsAhead, MethodAhead
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import comes_here, latest
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
+from fineflow.adapters.inner_calls.fresh_components import ComponentFactory
 from fineflow.adapters.inner_calls.made_components import MadeComponents
 from fineflow.adapters.inner_calls.own_runs import LEFT_TO_STOCK
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
+from fineflow.adapters.lookahead.values import Args, Named
 from fineflow.declare import active, undeclared
 from fineflow.options import Options
 from fineflow.runtime.call import written
@@ -70,8 +71,8 @@ class InnerCalls(CallsAhead):
         components: Components,
         claiming: Claiming | None,
         func: Any,
-        args: Sequence[Any],
-        named: Mapping[str, Any],
+        args: Args,
+        named: Named,
         *,
         options: Options,
         figures: RunFigures | None = None,
@@ -81,14 +82,14 @@ class InnerCalls(CallsAhead):
         self._figures = figures
         self._components, self._claiming = components, claiming
         kept = None if claiming is None else claiming.shadows.kept_for_walks(MadeComponents)
-        self._finder = self.finder(components, (func, args, named), eager=options.eager, kept=kept)
+        self._table = CallTable(components, ComponentFactory(components, kept), eager=options.eager)
+        self._finder = self.finder(self._table, components, (func, args, named))
         self._func = func
         self._loop = asyncio._get_running_loop()  # of async calls of components
         self._context = contextvars.copy_context()
         self._context.run(active.set, None)
         self.vectors = vectors or VectorsAhead(self._context)
         self._bounds = Bounds(components, claiming, options)
-        self._without_gain: dict[int, Plan] = {}  # by id: objects that a plan with nothing to gain covers
         self._ran: int | None = None  # number of entry wrappers when stock began to run the function
         self._due = False  # another walk is scheduled
         self._results = 0  # that have arrived since the last walk
@@ -116,7 +117,7 @@ class InnerCalls(CallsAhead):
         Where the last runs have made no call, the walk waits for the first one: mostly there is none. late: the
         function is already running, and makes its first call.
         """
-        early = self._options.eager or bool(self._finder.calls)
+        early = self._options.eager or bool(self._table.calls)
         self._over = self.starts and not early and skips(self._func)
         if self._over:
             return
@@ -149,7 +150,7 @@ class InnerCalls(CallsAhead):
             if self.starts and self._may_embed and not self._bounds.of_user and not in_vain.bounded():
                 for embeddings, texts in self._finder.texts:
                     self.vectors.begin(embeddings, texts)
-            self._walked += time.thread_time() - self._finder.began
+            self._walked += time.thread_time() - self._finder.walk.began
             if self._waiting:
                 self._fill()
             if self.watcher is not None:
@@ -159,7 +160,7 @@ class InnerCalls(CallsAhead):
         """Takes over calls that were started before the function began. What stock does not make is ended with it."""
         for call in calls:
             call.met = False
-        self._finder.calls.extend(calls)
+        self._table.calls.extend(calls)
 
     def _next_look(self, call: FoundCall) -> bool:
         """Returns True if the result of a call is worth another walk: it may get further, and results are not too many.
@@ -175,36 +176,37 @@ class InnerCalls(CallsAhead):
                 return False
             under_way = self._running()
             took = max(now() - call.since, _STEP)
-            return under_way == 0 or self._results * _SHARE * took >= self._finder.steps * _STEP * under_way
+            return under_way == 0 or self._results * _SHARE * took >= self._finder.walk.steps * _STEP * under_way
 
     def _fill(self) -> None:
         """Starts calls that the last walk has found, while their number allows it.
 
         Calls that stock makes itself count, but never wait: it may make any number of them concurrently.
         """
-        running, most = self._running(), self._bounds.most
-        several = self._several()
+        running, several = self._running(), self._several()
         for call in self._waiting:
-            if running >= most:
+            if running >= self._bounds.most:
                 return
-            if not (call.begun or call.taken) and running < self._bounds.of(call) and (several or self._gains(call)):
-                if is_declared(call.component):
-                    if any(call.again(each) for each in self._finder.calls):  # it may keep what the first one finds
-                        continue
-                elif not comes_here(call.component, call.name, before=self._ran):
-                    continue
-                if not (in_vain.room() or self._part(call.component)):  # the requests of a graph wait by themselves
-                    continue
+            if not (call.begun or call.taken) and running < self._bounds.of(call) and self._may_begin(call, several):
                 call.begun = True
                 self._begin(call)
                 running += call.ahead is not None
+
+    def _may_begin(self, call: FoundCall, several: bool) -> bool:
+        if not (several or self._table.gains(call)):
+            return False
+        if is_declared(call.component):
+            free = not any(map(call.again, self._table.calls))  # it may keep what the first one finds
+        else:
+            free = comes_here(call.component, call.name, before=self._ran)
+        return free and bool(in_vain.room() or self._table.part(call.component))  # graphs' requests wait by themselves
 
     def _several(self) -> bool:
         """Returns True if something can run beside a call that waits."""
         return len(self._waiting) > 1 or self._finder.beside
 
     def _running(self, but: FoundCall | None = None) -> int:
-        calls = self._finder.calls
+        calls = self._table.calls
         return sum(call.under_way and (call.ahead is not None or call.taken) and call is not but for call in calls)
 
     def _observe(self, call: FoundCall, *, ahead: bool) -> None:
@@ -232,7 +234,7 @@ class InnerCalls(CallsAhead):
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
         if is_declared(call.component):
             return MethodAhead(call.component, call.args, call.named, limit)
-        part = self._part(call.component)
+        part = self._table.part(call.component)
         if part is None:
             return self._components.method(call.component, call.name, call.args, call.named, limit)
         invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
@@ -264,14 +266,12 @@ class InnerCalls(CallsAhead):
                 self._over = True
             elif not self._over:
                 self._finder.asked += 1
-                if self._due or self._finder.paused:
+                if self._due or self._finder.walk.paused:
                     self.look()
 
     # --- what stock does --------------------------------------------------------------------------------------------
 
-    def take(
-        self, own: Any, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> FoundCall | None:
+    def take(self, own: Any, component: Any, name: str, args: Args, named: Named) -> FoundCall | None:
         """Returns the call that stock is about to make; None for one that nothing has found.
 
         own: the component's method, or a declared function, which is its own component. If it is the one whose calls
@@ -286,11 +286,10 @@ class InnerCalls(CallsAhead):
             if self._over:
                 return None
             try:
-                if (first := self._finder.first(component, name, args)) is not None:
+                if (first := self._table.first(component, name, args)) is not None:
                     self.look()
                     return first
-                wanted = self._finder.wanted(component, name, args, named)
-                found = self._finder.take(component, name, wanted, args, named)
+                found = self._table.take(component, name, args, named)
                 if found is None:
                     return None
                 if not found.begun:
@@ -315,38 +314,9 @@ class InnerCalls(CallsAhead):
 
     def _alone(self, call: FoundCall) -> None:
         """Runs a call that no walk has found in time as an optimized object would, if it gains by itself."""
-        if self._finder.pays(call.component, call.name) and self._gains(call):
+        if self._table.pays(call.component, call.name) and self._table.gains(call):
             call.begun = call.taken = True
             self._begin(call)
-
-    def _part(self, component: Any) -> Planned | None:
-        return None if is_declared(component) else self._components.part(component)  # a declared one is called as it is
-
-    def _gains(self, call: FoundCall) -> bool:
-        """Returns True if a call gains by itself, as an optimized object would.
-
-        One that walks look through does not: its steps are calls of their own. Nor does a declared function.
-        """
-        if is_declared(call.component):
-            return False
-        if id(call.component) in self._without_gain:  # stock calls the parts of what it calls
-            return False
-        part = None if self._opened(call) else self._part(call.component)
-        if part is None or not self._components.composite(call.component):
-            return False
-        invocation = self._components.invocation(part, call.name, call.args, call.named, None)
-        plan = part._self_current(invocation.way)
-        if plan is None or plan.follows_for(call.name, eager=self._options.eager):
-            return plan is not None
-        if not plan.e_graph.rewritten:
-            self._without_gain.update((id(each), plan) for each in plan.objects.values())
-        return False
-
-    def _opened(self, call: FoundCall) -> bool:
-        if self._components.inner(call.component, call.name, call.args, call.named) is not None:
-            return True
-        opened = self._components.steps(call.component) is not None
-        return opened or self._finder.expects(call.component, call.name)
 
     @contextmanager
     def _making(self, call: FoundCall) -> Iterator[None]:
@@ -358,7 +328,7 @@ class InnerCalls(CallsAhead):
             call.failed = True
             raise
 
-    def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def stock(self, own: Callable[..., Any], call: FoundCall, args: Args, named: Named) -> Any:
         """Makes a call as stock does, on the graph that runs ahead if there is one. own: the component's method."""
         with self._making(call):
             if call.ahead is None:
@@ -374,9 +344,7 @@ class InnerCalls(CallsAhead):
         self._made(call, value)
         return value
 
-    async def astock(
-        self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> Any:
+    async def astock(self, own: Callable[..., Any], call: FoundCall, args: Args, named: Named) -> Any:
         """``stock`` for async methods."""
         with self._making(call):
             if call.ahead is None:
@@ -396,7 +364,7 @@ class InnerCalls(CallsAhead):
         call.begins()
         in_vain.own()
 
-    def _taken(self, call: FoundCall, value: Any, asked: float, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def _taken(self, call: FoundCall, value: Any, asked: float, args: Args, named: Named) -> Any:
         """Returns a result as stock has it; LOST if stock makes the call again, as it is of no use.
 
         Notes how long the call had run when stock asked for it: that is how much less stock waited.
@@ -410,8 +378,8 @@ class InnerCalls(CallsAhead):
             LEFT_TO_STOCK.add(call.component)
         return value
 
-    def _of_stock(self, call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Invocation:
-        part = self._part(call.component)
+    def _of_stock(self, call: FoundCall, args: Args, named: Named) -> Invocation:
+        part = self._table.part(call.component)
         assert part is not None
         return self._components.invocation(part, call.name, args, named, None)
 
@@ -430,12 +398,12 @@ class InnerCalls(CallsAhead):
         with self._lock:
             if self._figures is not None and not self._over:
                 self._figures.end(self._finder, self._saved)
-            if self._claiming is not None and (self._saved or self._finder.calls):
+            if self._claiming is not None and (self._saved or self._table.calls):
                 self._claiming.gains(self._saved, began=self._began, run=self.vectors.run, around=self.vectors.around)
             self._over = True
             self._learn()
-            left = [call.ahead for call in self._finder.calls if call.ahead is not None and not call.taken]
-            self._finder.calls.clear()
+            left = [call.ahead for call in self._table.calls if call.ahead is not None and not call.taken]
+            self._table.calls.clear()
         self.vectors.close()
         return left
 
@@ -444,10 +412,10 @@ class InnerCalls(CallsAhead):
         if not (self.starts and self._walked):
             return
         with suppress(Exception):  # of a component that changes: it is stock's to report
-            gained = bool(self._finder.calls) and self._saved < self._walked and self._gained_inside()
+            gained = bool(self._table.calls) and self._saved < self._walked and self._gained_inside()
             learn(self._func, walked=self._walked, saved=inf if gained else self._saved)
         self._walked = 0.0
 
     def _gained_inside(self) -> bool:
         """Returns True if a call that ran ahead gained inside itself, not beside another one."""
-        return any(call.ahead is not None and call.taken and self._gains(call) for call in self._finder.calls)
+        return any(call.ahead is not None and call.taken and self._table.gains(call) for call in self._table.calls)

@@ -52,7 +52,7 @@ class PredictedCalls(InnerCalls):
         """
         self._finder.given = given
         self._finder.look()
-        if self._finder.calls or not self._finder.through:
+        if self._table.calls or not self._finder.through:
             raise Stop("may do more than return a value")
         return self._finder.value
 
@@ -65,8 +65,8 @@ class PredictedCalls(InnerCalls):
         """Gives the calls that have begun to the one who claims them. Returns the seconds that these have run."""
         with self._lock:
             self._over, self._heir = True, heir
-            begun = [call for call in self._finder.calls if call.begun]
-            self._finder.calls = []
+            begun = [call for call in self._table.calls if call.begun]
+            self._table.calls = []
         heir.adopt(begun)
         return sum((call.ended or now()) - call.since for call in begun if call.ahead is not None)
 

@@ -34,7 +34,7 @@ class RunFigures:
     def walked(self, finder: CallFinder) -> None:
         """Notes where the last walk ended, if it did not get through the function."""
         if finder.held is not None:
-            self._ends.append((finder.held, frozenset(map(id, finder.calls))))
+            self._ends.append((finder.held, frozenset(map(id, finder.table.calls))))
 
     def end(self, finder: CallFinder, saved: float) -> None:
         """Records the run, if it has made component calls and none has failed. saved: seconds that stock waited less.
@@ -43,9 +43,9 @@ class RunFigures:
         """
         quiet = finder.quiet and now() - self._began < QUICK
         self._visits.quiet = self._visits.quiet + 1 if quiet else 0
-        if not finder.calls:
+        if not finder.table.calls:
             return
-        taken = [call for call in finder.calls if call.taken]
+        taken = [call for call in finder.table.calls if call.taken]
         made = sorted((call for call in taken if not call.opened), key=lambda call: call.since)
         if not made or not all(call.ended for call in taken):
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -12,6 +12,7 @@ from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
+from fineflow.adapters.lookahead.values import Args, Named
 
 _waking = threading.RLock()  # reentrant: what the collector ends inside may call a component
 
@@ -49,21 +50,17 @@ class SleepingCalls:
     def begin(self) -> None:
         """Waits for the first call."""
 
-    def take(
-        self, own: Any, component: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> FoundCall | None:
+    def take(self, own: Any, component: Any, name: str, args: Args, named: Named) -> FoundCall | None:
         """See ``InnerCalls``."""
         calls = self._calls()
         return None if calls is None else calls.take(own, component, name, args, named)
 
-    def stock(self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def stock(self, own: Callable[..., Any], call: FoundCall, args: Args, named: Named) -> Any:
         """See ``InnerCalls``."""
         calls = self._calls()
         return own(*args, **named) if calls is None else calls.stock(own, call, args, named)
 
-    async def astock(
-        self, own: Callable[..., Any], call: FoundCall, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> Any:
+    async def astock(self, own: Callable[..., Any], call: FoundCall, args: Args, named: Named) -> Any:
         """See ``InnerCalls``."""
         calls = self._calls()
         return await (own(*args, **named) if calls is None else calls.astock(own, call, args, named))

@@ -112,7 +112,7 @@ class LangChain(Framework):
                     yield from found.components.values()
 
     def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool, made: Any = None) -> Shadows:
-        made = own_functions.shadows if is_function(planned.__wrapped__) else Shadows
+        made = made or (own_functions.shadows if is_function(planned.__wrapped__) else Shadows)
         return super().shadows(plan, planned, sync=sync, ahead=ahead, made=made)
 
     def visits(self, plan: Plan) -> Mapping[str, Visit]:

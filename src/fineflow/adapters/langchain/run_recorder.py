@@ -56,7 +56,7 @@ class Nested(BaseException):
     """
 
 
-class Recorder(BaseCallbackHandler):
+class RunRecorder(BaseCallbackHandler):
     """Handler for one call of ``component``. ``tainted``: something happened that cannot be replayed.
 
     told: of a model whose own stream reports tokens, what it reported before each piece, and after the last; else None.
@@ -138,5 +138,5 @@ class Recorder(BaseCallbackHandler):
 
 def clean(entry: Any) -> bool:
     """Returns True if an entry's result may be claimed, so far."""
-    recorder: Recorder | None = entry.reports
+    recorder: RunRecorder | None = entry.reports
     return (recorder is None or not recorder.tainted) and (entry.component is None or not starts_runs(entry.component))

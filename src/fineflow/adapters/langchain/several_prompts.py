@@ -29,7 +29,7 @@ from fineflow.adapters.inner_calls.bounds import AT_ONCE
 from fineflow.adapters.inner_calls.calls_ahead import MethodAhead
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
 from fineflow.adapters.langchain.arguments import Arguments
-from fineflow.adapters.langchain.run_recorder import Nested, Recorder
+from fineflow.adapters.langchain.run_recorder import Nested, RunRecorder
 from fineflow.runtime.loop.runtime_loop import engine_loop, on_engine_loop
 from fineflow.runtime.loop.scopes import setting
 
@@ -46,7 +46,7 @@ class _Several:
         self.model = model
         self._prompts = [_normalize_messages(list(prompt)) for prompt in prompts]
         self._here = here
-        self._ahead: list[tuple[MethodAhead, Recorder, Any]] | None = None
+        self._ahead: list[tuple[MethodAhead, RunRecorder, Any]] | None = None
         self._next = 0
 
     def one(self, own: Callable[..., Any], messages: Any, named: Mapping[str, Any]) -> Any:
@@ -71,7 +71,7 @@ class _Several:
             return
         limit, self._ahead = self._limit(loop), []
         for messages in self._prompts:
-            recorder, context = Recorder(self.model), contextvars.copy_context()
+            recorder, context = RunRecorder(self.model), contextvars.copy_context()
             context.run(_several.set, None)
             context.run(recorder.silence)
             given = {**named, "run_manager": recorder.llm(sync=True)} if "run_manager" in named else named

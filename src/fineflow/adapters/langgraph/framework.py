@@ -96,16 +96,7 @@ class LangGraph(LangChain):
         )
 
     def shadows(self, plan: Plan, planned: Any, *, sync: bool, ahead: bool, made: Any = None) -> Shadows:
-        return GraphShadows(
-            plan,
-            self.rows,
-            sync=sync,
-            ahead=False,
-            nested=planned._self_part,
-            component=planned._self_ahead,
-            options=planned._self_options,
-            arguments=self.arguments,
-        )
+        return super().shadows(plan, planned, sync=sync, ahead=False, made=GraphShadows)
 
     def inside(self, plan: Plan) -> Iterator[Any]:
         for step in steps_of(plan.objects[""]):

@@ -25,8 +25,9 @@ from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.predicted_calls import PredictedCalls
 from fineflow.adapters.langchain.calls import streaming_handlers
-from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of, reads
+from fineflow.adapters.langchain.inner_calls.inner_calls import inner_calls_of
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
+from fineflow.adapters.langchain.inner_calls.runnables import reads
 from fineflow.adapters.langchain.user_functions import ENTRIES, called_by_name, components_of
 from fineflow.adapters.langgraph.messages import reader
 from fineflow.adapters.lookahead import UNKNOWN
@@ -69,7 +70,7 @@ class SearchesAhead(PredictedCalls):
     def only_reads(self) -> bool:
         """True if the function is known to do no more than to call components that read."""
         with self._lock:  # a result may be there already, and another walk under way
-            walked = bool(self._finder.calls)  # if walks do not pay, there was none
+            walked = bool(self._table.calls)  # if walks do not pay, there was none
             return walked and (self._finder.through or self._renders_what_it_reads())
 
     def _renders_what_it_reads(self) -> bool:
@@ -80,7 +81,7 @@ class SearchesAhead(PredictedCalls):
         if getattr(self._func, "__module__", "") != _RETRIEVER_TOOLS:
             return False
         prompts = [value for value in closure(self._func).values() if isinstance(value, BasePromptTemplate)]
-        parts = [self._part(call.component) for call in self._finder.calls]
+        parts = [self._table.part(call.component) for call in self._table.calls]
         reads = all(part is not None and self._components.reads_only(part, "invoke", UNKNOWN) for part in parts)
         return reads and all(type(prompt) is PromptTemplate for prompt in prompts)
 
@@ -92,7 +93,7 @@ class SearchesAhead(PredictedCalls):
         """Returns True for a call that changes nothing, and that is made of no tools or functions of the user's."""
         if self._components.embedded(call.component, call.name, call.args, call.named) is not None:
             return False  # stock's walk embeds the texts by itself
-        part = self._part(call.component)
+        part = self._table.part(call.component)
         if part is None:
             return not self.alone
         if call.name not in ENTRIES:

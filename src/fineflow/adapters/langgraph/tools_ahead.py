@@ -25,7 +25,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under_way
 from fineflow.adapters.inner_calls.entry_wrappers import in_block, wrap_method
-from fineflow.adapters.langchain.run_recorder import Nested, Recorder, starts_runs
+from fineflow.adapters.langchain.run_recorder import Nested, RunRecorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
 from fineflow.adapters.langgraph.beside import around, running
 from fineflow.adapters.langgraph.mcp_tools import unread
@@ -199,7 +199,7 @@ async def _run(tool: Any, given: Any, context: Context, member: Member, *, sync:
 
 
 async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
-    recorder, (positional, named) = Recorder(tool), given
+    recorder, (positional, named) = RunRecorder(tool), given
     recorder.silence()
     under_way.set(None)
     reader.set(None)
@@ -227,7 +227,7 @@ async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
 class _Config(dict[str, Any]):
     """Stands for the config of a run that is not there yet: a function that looks at it is left to stock."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RunRecorder) -> None:
         super().__init__(callbacks=None)
         self._recorder = recorder
 
@@ -259,7 +259,7 @@ class _Config(dict[str, Any]):
 class _Run:
     """Stands for LangSmith's run of the tool, which is not there yet either: what a tool traces belongs to it."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: RunRecorder) -> None:
         object.__setattr__(self, "_recorder", recorder)
 
     def __getattribute__(self, name: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import MethodType
 from typing import Any
@@ -16,10 +16,11 @@ from llama_index.core.retrievers import RecursiveRetriever
 from fineflow.adapters.inner_calls.dry_calls import DryCalls
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.llamaindex.agents.steps import StepComponents, StepFinder, steps_of, walked
-from fineflow.adapters.llamaindex.inner_calls import Components
+from fineflow.adapters.llamaindex.inner_calls import IndexComponents
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import follows_links
 from fineflow.adapters.llamaindex.reading import Readings
 from fineflow.adapters.llamaindex.user_functions import called_by, functions_of
+from fineflow.adapters.lookahead.values import Args, Named
 from fineflow.options import Options
 
 _MOST = 1024  # objects that are known
@@ -101,11 +102,9 @@ class DryRuns:
             return None
         return partial(self._calls, known[1], MethodType(inspect.unwrap(own), obj))
 
-    def _calls(self, readings: Readings, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> DryCalls:
-        return self._made(DryCalls, Components(Options(), lambda part: part, readings), func, args, named)
+    def _calls(self, readings: Readings, func: Any, args: Args, named: Named) -> DryCalls:
+        return self._made(DryCalls, IndexComponents(Options(), lambda part: part, readings), func, args, named)
 
-    def _made(
-        self, kind: type[DryCalls], components: Components, func: Any, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> DryCalls:
+    def _made(self, kind: type[DryCalls], components: IndexComponents, func: Any, args: Args, named: Named) -> DryCalls:
         options = components.options
         return kind(components, func, args, named, options=options, gain=lambda call: 0.0, ended=self._ended)

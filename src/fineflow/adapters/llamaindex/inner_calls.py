@@ -24,16 +24,16 @@ from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Site, unclaimed
 from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.inner_calls.calls_ahead import CallAhead
-from fineflow.adapters.inner_calls.components import Components as Base
+from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through
 from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
-from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
 from fineflow.adapters.llamaindex.query_ahead import QueryAhead, query_in
 from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
+from fineflow.adapters.llamaindex.thread_affinity import blocks
 from fineflow.adapters.llamaindex.user_functions import (
     FORMATTING,
     MAKING,
@@ -68,7 +68,7 @@ class _Computing:
         self.__wrapped__ = obj
 
 
-class Components(Base):
+class IndexComponents(Components):
     """LlamaIndex's ``Components`` of one run of a user function. nested: returns a part as one that runs ahead."""
 
     def __init__(self, options: Options, nested: Callable[[Any], Any], readings: Readings) -> None:
@@ -223,11 +223,11 @@ def _begin(site: Site, readings: Readings, func: Any, args: Any, named: Any) -> 
     here, shadows = site.here, site.shadows
     if here is None:
         return None
-    return calls_of(Components(shadows.options, shadows.nested, readings), here, func, args, named)
+    return calls_of(IndexComponents(shadows.options, shadows.nested, readings), here, func, args, named)
 
 
 def calls_of(
-    components: Components,
+    components: IndexComponents,
     here: Claiming | None,
     func: Any,
     args: Any,

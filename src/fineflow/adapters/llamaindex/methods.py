@@ -7,7 +7,6 @@ observable. The shadow that stock runs has the same wrappers around a claim, so 
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,24 +19,16 @@ from llama_index.core.llms import callbacks
 
 from fineflow.adapters.core.builder import Builder
 from fineflow.adapters.core.installers import foreign
-from fineflow.adapters.core.invocation import async_name
 from fineflow.adapters.core.own_state import keeps_state
-from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import OwnClass, put_on
 from fineflow.adapters.inner_calls.entry_wrappers import own_function
-from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
 from fineflow.adapters.python.bytecode import decode
 from fineflow.adapters.python.parts import codes
 from fineflow.declare import declared_external
-from fineflow.runtime.call.query import LeftToStock
-from fineflow.runtime.loop.scopes import Scope
-from fineflow.runtime.loop.workers import in_thread
 
 _TELLING = frozenset({"callback_manager", "dispatcher", "get_dispatcher", "instrument"})
 _STORING = frozenset({"STORE_ATTR", "DELETE_ATTR"})
 _CLIENTS = frozenset({"_client", "_aclient"})  # integrations create these on first use
-_AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH"})
-_LOOP = frozenset({"create_task", "ensure_future", "get_running_loop", "get_event_loop", "current_task", "TaskGroup"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,55 +124,6 @@ def _quiet(kind: type, function: FunctionType, seen: set[str]) -> bool:
     return True
 
 
-def blocks(kind: type, name: str) -> bool:
-    """Returns True if an async method awaits nothing, so that it blocks the event loop until it returns.
-
-    A method that looks up the loop or starts tasks has to run on the loop: False.
-    """
-    found = method(kind, name)
-    return found is not None and _awaits_nothing(found.function)
-
-
-@lru_cache(maxsize=1024)
-def _awaits_nothing(function: FunctionType) -> bool:
-    code = function.__code__
-    if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in codes(code)):
-        return False
-    return all(i.name not in _AWAITING for i in decode(code))
-
-
-async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs an async function that awaits nothing in a worker thread, in a copy of the current context.
-
-    It is of an object that may leave the event loop (``may_leave``). Cancelling the caller takes effect at once; the
-    thread stops at its next claim or request.
-    """
-    scope = Scope()
-
-    def work() -> Any:
-        with scope.inside():
-            return finished(function(*args, **kwargs))
-
-    try:
-        return await in_thread(work)
-    except BaseException:
-        scope.stop()
-        raise
-    finally:
-        scope.close()
-
-
-def finished(coroutine: Any) -> Any:
-    """Returns the result of a coroutine that awaits nothing. Raises RuntimeError if it suspends."""
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
-    finally:
-        coroutine.close()
-    raise RuntimeError("a coroutine that awaits nothing was suspended")
-
-
 def _cells(function: FunctionType) -> dict[str, CellType]:
     return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
@@ -251,62 +193,12 @@ def instead(made: Any, name: str, by: Callable[[Callable[..., Any]], Callable[..
     made.__dict__[name] = found.around(made, arun if inspect.iscoroutinefunction(found.function) else run)
 
 
-def claiming(
-    made: Any, name: str, site: Site, key: Callable[..., Any], of: Any, *, leaves: bool = False, then: Any = None
-) -> None:
-    """Makes a method of a copy of ``of`` claim; otherwise it is that of ``of``. See ``Site.claims``.
-
-    leaves: in a thread, if it blocks the event loop. then: called first, with the same arguments.
-    """
-
-    def by(own: Callable[..., Any]) -> Callable[..., Any]:
-        own = partial(unblocked, own) if leaves and blocks(type(made), name) else own
-        claims = site.claims(own, key, awaits=name.lstrip("_").startswith("a"))
-        return claims if then is None else preceded(claims, then)
-
-    instead(made, name, by, of)
-
-
 def preceded(own: Callable[..., Any], then: Callable[..., object]) -> Callable[..., Any]:
     """Returns a function that calls ``then`` with its arguments before it calls ``own``, which may be async."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         then(*args, **kwargs)
         return own(*args, **kwargs)
-
-    return run
-
-
-def off_loop(obj: Any, name: str, trusting: bool) -> Any:
-    """Returns a copy of an object whose async method ``name`` runs in a thread, on the object itself.
-
-    Returns the object itself if the method does not block, or the object has to stay in the caller's thread.
-    """
-    if not replaceable(obj, name) or not may_leave(obj, trusting):
-        return obj
-    made = copy.copy(obj)
-    instead(made, name, partial(_leaving, trusting), obj)
-    return made
-
-
-def move(made: Any, name: str) -> None:
-    """Makes the async method ``name`` of a copy run in a thread, on the copy, if it blocks the event loop.
-
-    For objects that may leave the event loop.
-    """
-    if replaceable(made, name):
-        instead(made, name, partial(_leaving, False))
-
-
-def replaceable(obj: Any, name: str) -> bool:
-    """Returns True for an async method that blocks the event loop, unless it was set on the object itself."""
-    return name not in vars(obj) and blocks(type(obj), name)
-
-
-def _leaving(trusting: bool, own: Callable[..., Any]) -> Callable[..., Any]:
-    def run(*args: Any, **kwargs: Any) -> Any:
-        leaves = trusting or known_arguments((*args, *kwargs.values()))
-        return unblocked(own, *args, **kwargs) if leaves else own(*args, **kwargs)
 
     return run
 
@@ -318,20 +210,3 @@ def opened(made: Any, name: str, then: Callable[[], None]) -> bool:
         return False
     instead(made, name, lambda own: preceded(own, lambda *args, **kwargs: then()))
     return True
-
-
-async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: Any) -> Any:
-    """Calls a method of a component without its wrappers: the sync one in a thread, or the async one.
-
-    Raises LeftToStock if the method was replaced since planning.
-    """
-    found = method(type(component), name if sync else async_name(name))
-    put = put_on(component, (name, async_name(name)))
-    if found is None or put:  # a mock has been put on the class since, or on the object
-        raise LeftToStock(f"{type(component).__name__}.{name} was replaced since planning")
-    function = found.function
-    if sync:
-        return await in_thread(lambda: function(component, *args, **kwargs))
-    if blocks(type(component), async_name(name)):
-        return await unblocked(function, component, *args, **kwargs)
-    return await function(component, *args, **kwargs)

@@ -19,7 +19,7 @@ from fineflow.adapters.inner_calls.functions import (
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.llamaindex import planning
 from fineflow.adapters.llamaindex.builder import IndexBuilder
-from fineflow.adapters.llamaindex.inner_calls import Components, calls_of
+from fineflow.adapters.llamaindex.inner_calls import IndexComponents, calls_of
 from fineflow.adapters.llamaindex.reading import Readings, refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
 from fineflow.adapters.llamaindex.user_functions import calls_in, functions_of
@@ -45,7 +45,7 @@ def _begin(here: Claiming, func: Any, args: Any, named: Mapping[str, Any]) -> In
     shadows: Any = here.shadows
     if shadows.readings is None:
         shadows.readings = Readings(shadows.options, calls_in(func).components.values())
-    return calls_of(Components(shadows.options, shadows.nested, shadows.readings), here, func, args, named)
+    return calls_of(IndexComponents(shadows.options, shadows.nested, shadows.readings), here, func, args, named)
 
 
 class _Shadows(FunctionShadows):

@@ -27,11 +27,10 @@ from fineflow.adapters.llamaindex.lowering.postprocessors import queued
 from fineflow.adapters.llamaindex.lowering.retrieval import retrievers
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import follows_links, parts_run_ahead
 from fineflow.adapters.llamaindex.lowering.synthesizers import ACCUMULATE, is_synthesizer
-from fineflow.adapters.llamaindex.methods import blocks
 from fineflow.adapters.llamaindex.models.llms import ASKING
 from fineflow.adapters.llamaindex.reading import refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.thread_affinity import may_leave, undeclared_code
+from fineflow.adapters.llamaindex.thread_affinity import blocks, may_leave, undeclared_code
 from fineflow.adapters.llamaindex.user_functions import calls_components, calls_in, functions_of
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.options import Options

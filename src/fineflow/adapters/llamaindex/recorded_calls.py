@@ -12,7 +12,7 @@ import asyncio
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import Context, ContextVar
 from datetime import datetime
@@ -29,6 +29,7 @@ from llama_index_instrumentation.span import active_span_id
 from fineflow.adapters.inner_calls.calls_ahead import Finished, MethodAhead
 from fineflow.adapters.inner_calls.entry_wrappers import put
 from fineflow.adapters.llamaindex.as_reported import AsReported
+from fineflow.adapters.lookahead.values import Args, Named
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.loop.submission import Submission
 from fineflow.runtime.queues.in_vain import AheadRequest
@@ -94,9 +95,7 @@ class Recording:
 
     # --- dispatchers ------------------------------------------------------------------------------------------------
 
-    def dispatched(
-        self, own: Callable[..., Any], dispatcher: Any, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> None:
+    def dispatched(self, own: Callable[..., Any], dispatcher: Any, args: Args, named: Named) -> None:
         """Keeps a call of a dispatcher's method."""
         if self._sent:
             self._dispatch(own, dispatcher, args, dict(named))
@@ -123,7 +122,7 @@ class Recording:
 
     # --- callback managers ------------------------------------------------------------------------------------------
 
-    def managed(self, own: Callable[..., Any], manager: Any, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def managed(self, own: Callable[..., Any], manager: Any, args: Args, named: Named) -> Any:
         """Keeps a call of a callback manager's method; returns what the method returns."""
         given = dict(zip(_GIVEN.get(own.__name__, ()), args, strict=False)) | dict(named)
         args = args if own.__name__ not in _GIVEN else ()
@@ -138,9 +137,7 @@ class Recording:
             global_stack_trace.set([*stack, made] if made is not None else stack[:-1])
         return made
 
-    def _manage(
-        self, own: Callable[..., Any], manager: Any, args: Sequence[Any], named: Mapping[str, Any], inside: list[str]
-    ) -> None:
+    def _manage(self, own: Callable[..., Any], manager: Any, args: Args, named: Named, inside: list[str]) -> None:
         name = own.__name__
         if name in ("start_trace", "end_trace"):
             before = global_stack_trace.get()
@@ -151,7 +148,7 @@ class Recording:
         global_stack_trace.set([*self._base, *inside])
         self._report(own, manager, args, named)
 
-    def _report(self, own: Callable[..., Any], obj: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
+    def _report(self, own: Callable[..., Any], obj: Any, args: Args, named: Named) -> None:
         if self._sent:
             own(obj, *args, **named)
         else:  # by the wrapper: the sender may itself be recorded
@@ -215,8 +212,8 @@ class RecordedAhead(MethodAhead):
     def __init__(
         self,
         method: Callable[..., Any],
-        args: Sequence[Any],
-        named: Mapping[str, Any],
+        args: Args,
+        named: Named,
         limit: asyncio.Semaphore | None,
         then: Callable[[], None] | None = None,
     ) -> None:

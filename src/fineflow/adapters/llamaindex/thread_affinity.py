@@ -1,11 +1,13 @@
-"""Decides which objects may run in worker threads: those of known code, on databases that any thread may use."""
+"""Runs code of objects in worker threads: of those of known code, on databases that any thread may use."""
 
 from __future__ import annotations
 
+import copy
 import gc
+import inspect
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import lru_cache, partial
 from types import CellType, FunctionType, MethodType
@@ -24,12 +26,20 @@ from llama_index.core.utilities.sql_wrapper import SQLDatabase
 from llama_index.core.vector_stores.simple import SimpleVectorStoreData
 
 from fineflow.adapters.core.installers import foreign, module_of, of_application
+from fineflow.adapters.core.invocation import async_name
 from fineflow.adapters.core.own_state import known_class, known_itself
+from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.snapshot import MOST
-from fineflow.adapters.core.trust import NotLowered
+from fineflow.adapters.core.trust import NotLowered, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
+from fineflow.adapters.llamaindex.methods import instead, method, preceded
 from fineflow.adapters.lookahead.reachable import SKIPPED, attributes_of
+from fineflow.adapters.python.bytecode import decode
+from fineflow.adapters.python.parts import codes
 from fineflow.declare import declared, declared_external
+from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.loop.scopes import Scope
+from fineflow.runtime.loop.workers import in_thread
 
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _CALLABLES = frozenset({FunctionType, MethodType, partial, CellType})
@@ -39,6 +49,8 @@ _DATA = (
 )
 _HOOKS = frozenset({"messages_to_prompt", "completion_to_prompt", "output_parser", "query_wrapper_prompt"})  # of LLMs
 _UNUSED = frozenset({"_transformations", "_llm"})  # of an index: only when it gets nodes
+_AWAITING = frozenset({"GET_AWAITABLE", "GET_AITER", "GET_ANEXT", "BEFORE_ASYNC_WITH"})
+_LOOP = frozenset({"create_task", "ensure_future", "get_running_loop", "get_event_loop", "current_task", "TaskGroup"})
 
 
 def may_leave(obj: Any, trusting: bool) -> bool:
@@ -134,3 +146,122 @@ def _looked_into(kind: Any) -> bool:
     return not issubclass(kind, CallbackManager) and any(  # handlers are called wherever events come from
         each.__module__.partition(".")[0] == "llama_index" or of_application(each.__module__) for each in kind.__mro__
     )
+
+
+# --- methods in threads -----------------------------------------------------------------------------------------------
+
+
+def blocks(kind: type, name: str) -> bool:
+    """Returns True if an async method awaits nothing, so that it blocks the event loop until it returns.
+
+    A method that looks up the loop or starts tasks has to run on the loop: False.
+    """
+    found = method(kind, name)
+    return found is not None and _awaits_nothing(found.function)
+
+
+@lru_cache(maxsize=1024)
+def _awaits_nothing(function: FunctionType) -> bool:
+    code = function.__code__
+    if not inspect.iscoroutinefunction(function) or any(not _LOOP.isdisjoint(each.co_names) for each in codes(code)):
+        return False
+    return all(i.name not in _AWAITING for i in decode(code))
+
+
+async def unblocked(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs an async function that awaits nothing in a worker thread, in a copy of the current context.
+
+    It is of an object that may leave the event loop (``may_leave``). Cancelling the caller takes effect at once; the
+    thread stops at its next claim or request.
+    """
+    scope = Scope()
+
+    def work() -> Any:
+        with scope.inside():
+            return finished(function(*args, **kwargs))
+
+    try:
+        return await in_thread(work)
+    except BaseException:
+        scope.stop()
+        raise
+    finally:
+        scope.close()
+
+
+def finished(coroutine: Any) -> Any:
+    """Returns the result of a coroutine that awaits nothing. Raises RuntimeError if it suspends."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    finally:
+        coroutine.close()
+    raise RuntimeError("a coroutine that awaits nothing was suspended")
+
+
+def claiming(
+    made: Any, name: str, site: Site, key: Callable[..., Any], of: Any, *, leaves: bool = False, then: Any = None
+) -> None:
+    """Makes a method of a copy of ``of`` claim; otherwise it is that of ``of``. See ``Site.claims``.
+
+    leaves: in a thread, if it blocks the event loop. then: called first, with the same arguments.
+    """
+
+    def by(own: Callable[..., Any]) -> Callable[..., Any]:
+        own = partial(unblocked, own) if leaves and blocks(type(made), name) else own
+        claims = site.claims(own, key, awaits=name.lstrip("_").startswith("a"))
+        return claims if then is None else preceded(claims, then)
+
+    instead(made, name, by, of)
+
+
+def off_loop(obj: Any, name: str, trusting: bool) -> Any:
+    """Returns a copy of an object whose async method ``name`` runs in a thread, on the object itself.
+
+    Returns the object itself if the method does not block, or the object has to stay in the caller's thread.
+    """
+    if not replaceable(obj, name) or not may_leave(obj, trusting):
+        return obj
+    made = copy.copy(obj)
+    instead(made, name, partial(_leaving, trusting), obj)
+    return made
+
+
+def move(made: Any, name: str) -> None:
+    """Makes the async method ``name`` of a copy run in a thread, on the copy, if it blocks the event loop.
+
+    For objects that may leave the event loop.
+    """
+    if replaceable(made, name):
+        instead(made, name, partial(_leaving, False))
+
+
+def replaceable(obj: Any, name: str) -> bool:
+    """Returns True for an async method that blocks the event loop, unless it was set on the object itself."""
+    return name not in vars(obj) and blocks(type(obj), name)
+
+
+def _leaving(trusting: bool, own: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        leaves = trusting or known_arguments((*args, *kwargs.values()))
+        return unblocked(own, *args, **kwargs) if leaves else own(*args, **kwargs)
+
+    return run
+
+
+async def called(component: Any, name: str, *args: Any, sync: bool, **kwargs: Any) -> Any:
+    """Calls a method of a component without its wrappers: the sync one in a thread, or the async one.
+
+    Raises LeftToStock if the method was replaced since planning.
+    """
+    found = method(type(component), name if sync else async_name(name))
+    put = put_on(component, (name, async_name(name)))
+    if found is None or put:  # a mock has been put on the class since, or on the object
+        raise LeftToStock(f"{type(component).__name__}.{name} was replaced since planning")
+    function = found.function
+    if sync:
+        return await in_thread(lambda: function(component, *args, **kwargs))
+    if blocks(type(component), async_name(name)):
+        return await unblocked(function, component, *args, **kwargs)
+    return await function(component, *args, **kwargs)

@@ -6,8 +6,7 @@ gets past ``score = grader.invoke(document)`` to the next turn of the loop, and 
 whatever the results are, with their arguments. Stock runs the function, once; the walk only says what will be asked.
 """
 
-from fineflow.adapters.lookahead import builtin_calls, frame
 from fineflow.adapters.lookahead.values import UNKNOWN, Host, Stop
 from fineflow.adapters.lookahead.walk import Walk
 
-__all__ = ["UNKNOWN", "Host", "Stop", "Walk", "builtin_calls", "frame"]
+__all__ = ["UNKNOWN", "Host", "Stop", "Walk"]

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 from fineflow.adapters.analysis import tables
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.reachable import attributes_of, reachable
-from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, PATHS, UNKNOWN, Stop, Unknown
+from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, SCALARS, UNKNOWN, Stop, Unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
 _Reached = tuple[dict[int, Any] | None, list[type]]
-_SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None), Unknown}) | PATHS
+_NO_PARTS = SCALARS | {Unknown}
 _OF_LISTS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "[]"})
 _HARMLESS = frozenset({"__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__repr__"})
 # Methods of data that walks pass by on unknown values.
@@ -101,11 +101,11 @@ class Aliases:
             raise Stop("changes something that is not known yet")
         for each in found.values():
             if type(each) in (list, dict, set):
-                self._walk.taint(each, moves=True)
+                self._walk.changes.taint(each, moves=True)
             elif type(each) is not FunctionType:
                 self._changed_objects[id(each)] = each
                 if not self._walk.created(each):
-                    self._walk.changes(each)
+                    self._walk.changes.change(each)
 
     def _change_documents(self, component: Any) -> None:
         """Notes a change of documents that a component keeps in memory and may have returned, if it keeps any."""
@@ -200,7 +200,7 @@ def _of_packages(value: Any) -> bool:
 
 
 def _has_no_parts(value: Any) -> bool:
-    return type(value) in _SCALARS or value is NULL or value is INERT or _of_packages(value)
+    return type(value) in _NO_PARTS or value is NULL or value is INERT or _of_packages(value)
 
 
 def _is_slot(member: Any) -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.lookahead.calls import SPECIAL, Named, builtin, call
+from fineflow.adapters.lookahead.data_calls import builtin
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
 from fineflow.adapters.lookahead.surroundings import TextFile, made_path, of_file, opened
@@ -31,6 +31,7 @@ from fineflow.adapters.lookahead.values import (
     Awaited,
     Coroutine,
     Lazy,
+    Named,
     Partial,
     Progress,
     Stop,
@@ -43,12 +44,9 @@ if TYPE_CHECKING:
 _SIZED = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozenset, type(None), range})
 
 
-def _sequence(kind: type) -> Callable[[Walk, list[Any], Named], Any]:
-    def make(walk: Walk, args: list[Any], named: Named) -> Any:
-        found = elements(walk, args[0]) if args else []
-        return walk.aliases.one_of(UNKNOWN, *args) if found is None else walk.own(kind(found))
-
-    return make
+def _sequence(kind: type, walk: Walk, args: list[Any], named: Named) -> Any:
+    found = elements(walk, args[0]) if args else []
+    return walk.aliases.one_of(UNKNOWN, *args) if found is None else walk.own(kind(found))
 
 
 def _length(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -66,14 +64,10 @@ def _length(walk: Walk, args: list[Any], named: Named) -> Any:
 def _numbered(walk: Walk, args: list[Any], named: Named) -> Any:
     start = args[1] if len(args) > 1 else named.get("start", 0)
     numbers = walk.own(iter(range(start, sys.maxsize))) if walk.whole(start) else start
-    return _combined(walk, [numbers, args[0]])
+    return _zipped(walk, [numbers, args[0]], {})
 
 
 def _zipped(walk: Walk, args: list[Any], named: Named) -> Any:
-    return _combined(walk, args)
-
-
-def _combined(walk: Walk, args: list[Any]) -> Any:
     sources = [iterator(walk, each) for each in args]
     return Mapped(walk, lambda *parts: walk.own(parts), sources)
 
@@ -85,7 +79,7 @@ def _reversed(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _mapped(walk: Walk, args: list[Any], named: Named) -> Any:
     sources = [iterator(walk, each) for each in args[1:]]
-    return Mapped(walk, lambda *parts: call(walk, args[0], list(parts), {}), sources)
+    return Mapped(walk, lambda *parts: walk.call(args[0], list(parts), {}), sources)
 
 
 def _mapped_rows(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -93,7 +87,7 @@ def _mapped_rows(walk: Walk, args: list[Any], named: Named) -> Any:
         found = elements(walk, row)
         if found is None:
             raise Stop("calls a function with arguments whose number is not known yet")
-        return call(walk, args[0], found, {})
+        return walk.call(args[0], found, {})
 
     return Mapped(walk, one, [iterator(walk, args[1])])
 
@@ -104,7 +98,7 @@ def _partial(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _filtered(walk: Walk, args: list[Any], named: Named) -> Any:
     def test(value: Any) -> bool | None:
-        return _truth(walk, value if args[0] is None else call(walk, args[0], [value], {}))
+        return _truth(walk, value if args[0] is None else walk.call(args[0], [value], {}))
 
     return Filtered(walk, test, iterator(walk, args[1]))
 
@@ -114,7 +108,7 @@ def _some(walk: Walk, func: Any, source: Any) -> Any:
     part = walk.aliases.part(source)
     if func is not None:
         with walk.perhaps():
-            call(walk, func, [part], {})
+            walk.call(func, [part], {})
     else:
         walk.touch(part)
     return part
@@ -122,7 +116,7 @@ def _some(walk: Walk, func: Any, source: Any) -> Any:
 
 def _keys(walk: Walk, found: list[Any], key: Any, does: str) -> list[Any] | None:
     """Returns what elements are compared by; None if one of these is unknown. Raises Stop for what is no plain data."""
-    keys = found if key is None else [call(walk, key, [each], {}) for each in found]
+    keys = found if key is None else [walk.call(key, [each], {}) for each in found]
     if not all(map(walk.known, keys)):
         walk.touch(*keys)
         return None
@@ -159,7 +153,7 @@ def _text(walk: Walk, args: list[Any], named: Named) -> Any:
     own: Any = getattr(type(args[0]), "__str__", None) if len(args) == 1 and not named else None
     data = len(args) == 1 and (type(args[0]) in PATHS or is_plain(args[0]))
     if isinstance(own, FunctionType) and not unknown(args[0]) and not data:
-        return call(walk, own, args, {})
+        return walk.call(own, args, {})
     return builtin(walk, str, args, dict(named))
 
 
@@ -198,22 +192,17 @@ def _type(walk: Walk, args: list[Any], named: Named) -> Any:
     return type(value) if whole or type(value) in _SIZED else UNKNOWN
 
 
-def _extreme(largest: bool) -> Callable[[Walk, list[Any], Named], Any]:
-    def find(walk: Walk, args: list[Any], named: Named) -> Any:
-        found = elements(walk, args[0]) if len(args) == 1 else args
-        key = named.get("key")
-        walk.tries.risks += 1
-        if found is None:
-            return walk.aliases.one_of(_some(walk, key, args[0]), *named.values())
-        keys = _keys(walk, found, key, "compares")
-        if keys is None:
-            return walk.aliases.one_of(UNKNOWN, *found)
-        if not found:
-            return named["default"]
-        choose = max if largest else min
-        return found[choose(range(len(found)), key=keys.__getitem__)]
-
-    return find
+def _extreme(choose: Any, walk: Walk, args: list[Any], named: Named) -> Any:
+    """choose: ``max`` or ``min``."""
+    found = elements(walk, args[0]) if len(args) == 1 else args
+    key = named.get("key")
+    walk.tries.risks += 1
+    if found is None:
+        return walk.aliases.one_of(_some(walk, key, args[0]), *named.values())
+    keys = _keys(walk, found, key, "compares")
+    if keys is None:
+        return walk.aliases.one_of(UNKNOWN, *found)
+    return found[choose(range(len(found)), key=keys.__getitem__)] if found else named["default"]
 
 
 def _truth(walk: Walk, value: Any) -> bool | None:
@@ -252,17 +241,13 @@ def _next(walk: Walk, args: list[Any], named: Named) -> Any:
     return walk.aliases.one_of(UNKNOWN, rest(walk, args[0]), *args[1:])
 
 
-def _copying(copied: Callable[[Any], Any]) -> Callable[[Walk, list[Any], Named], Any]:
+def _copy(copied: Callable[[Any], Any], walk: Walk, args: list[Any], named: Named) -> Any:
     """copied: ``copy.copy``, whose copies hold the same objects, or ``copy.deepcopy``."""
-
-    def find(walk: Walk, args: list[Any], named: Named) -> Any:
-        (value,) = args
-        if walk.plain(value):
-            return walk.own(copied(value))
-        walk.touch(value)
-        return walk.aliases.one_of(UNKNOWN, value)
-
-    return find
+    (value,) = args
+    if walk.plain(value):
+        return walk.own(copied(value))
+    walk.touch(value)
+    return walk.aliases.one_of(UNKNOWN, value)
 
 
 def _replaced(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -304,7 +289,7 @@ def _awaited_in_time(walk: Walk, args: list[Any], named: Named) -> Any:
 
 
 def _in_thread(walk: Walk, args: list[Any], named: Named) -> Any:
-    return Coroutine(lambda: call(walk, args[0], args[1:], dict(named)), walk.unsure)
+    return Coroutine(lambda: walk.call(args[0], args[1:], dict(named)), walk.unsure)
 
 
 def _run_to_end(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -318,39 +303,38 @@ def _loaded(walk: Walk, args: list[Any], named: Named) -> Any:
     return builtin(walk, json.loads, [of_file(walk, args[0], "read", [])], {})
 
 
-SPECIAL.update(
-    {
-        id(builtins.open): opened,
-        id(Path): made_path,
-        id(json.load): _loaded,
-        id(builtins.list): _sequence(list),
-        id(builtins.tuple): _sequence(tuple),
-        id(builtins.len): _length,
-        id(builtins.enumerate): _numbered,
-        id(builtins.zip): _zipped,
-        id(builtins.reversed): _reversed,
-        id(builtins.map): _mapped,
-        id(itertools.starmap): _mapped_rows,
-        id(partial): _partial,
-        id(builtins.filter): _filtered,
-        id(builtins.sorted): _sorted,
-        id(builtins.isinstance): _is_instance,
-        id(builtins.str): _text,
-        id(builtins.getattr): _get_attribute,
-        id(builtins.hasattr): _has_attribute,
-        id(builtins.type): _type,
-        id(builtins.max): _extreme(True),
-        id(builtins.min): _extreme(False),
-        id(builtins.any): _any,
-        id(builtins.all): _all,
-        id(builtins.next): _next,
-        id(copy.copy): _copying(copy.copy),
-        id(copy.deepcopy): _copying(copy.deepcopy),
-        id(dataclasses.replace): _replaced,
-        id(asyncio.gather): _gathered,
-        **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield)), _task),
-        id(asyncio.wait_for): _awaited_in_time,
-        id(asyncio.to_thread): _in_thread,
-        id(asyncio.run): _run_to_end,
-    }
-)
+SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
+    id(builtins.open): opened,
+    id(Path): made_path,
+    id(json.load): _loaded,
+    id(builtins.list): partial(_sequence, list),
+    id(builtins.tuple): partial(_sequence, tuple),
+    id(builtins.len): _length,
+    id(builtins.enumerate): _numbered,
+    id(builtins.zip): _zipped,
+    id(builtins.reversed): _reversed,
+    id(builtins.map): _mapped,
+    id(itertools.starmap): _mapped_rows,
+    id(partial): _partial,
+    id(builtins.filter): _filtered,
+    id(builtins.sorted): _sorted,
+    id(builtins.isinstance): _is_instance,
+    id(builtins.str): _text,
+    id(builtins.getattr): _get_attribute,
+    id(builtins.hasattr): _has_attribute,
+    id(builtins.type): _type,
+    id(builtins.max): partial(_extreme, max),
+    id(builtins.min): partial(_extreme, min),
+    id(builtins.any): _any,
+    id(builtins.all): _all,
+    id(builtins.next): _next,
+    id(copy.copy): partial(_copy, copy.copy),
+    id(copy.deepcopy): partial(_copy, copy.deepcopy),
+    id(dataclasses.replace): _replaced,
+    id(asyncio.gather): _gathered,
+    **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield)), _task),
+    id(asyncio.wait_for): _awaited_in_time,
+    id(asyncio.to_thread): _in_thread,
+    id(asyncio.run): _run_to_end,
+}
+"""Functions whose elements may be unknown, or that call functions, by id."""

@@ -223,7 +223,7 @@ class Frame:
         walk, kind = self.walk, type(value)
         if kind not in MET and kind not in walk.kinds:
             walk.meet(kind)
-        self.stack.append(walk.seen(value) if walk.past.contents else value)
+        self.stack.append(walk.changes.seen(value) if walk.past.contents else value)
 
     def pop(self) -> Any:
         return self.stack.pop()
@@ -247,7 +247,7 @@ class Frame:
     def outer(self, name: str) -> Any:
         """Returns a global or builtin. Raises Stop if there is none."""
         scope = self.owner.__globals__
-        found = self.walk.assigned(scope, name, scope.get(name, NULL))
+        found = self.walk.changes.assigned(scope, name, scope.get(name, NULL))
         if found is NULL:
             found = vars(builtins).get(name, NULL)
         if found is not NULL:

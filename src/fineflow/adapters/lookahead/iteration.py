@@ -173,7 +173,7 @@ def following(walk: Walk, source: Any) -> Any:
         return NULL
     if isinstance(source, Lazy):  # one that is read only perhaps has lost nobody knows what
         return NULL if walk.unsure > source.unsure else source.pull(walk)
-    if hasattr(source, "__reduce__") and walk.moved(source.__reduce__()[1][0]):
+    if hasattr(source, "__reduce__") and walk.changes.moved(source.__reduce__()[1][0]):
         return NULL
     return next(source)
 

@@ -71,7 +71,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     if isinstance(obj, Coroutine):
         return Method(obj, name)
     if type(obj) is ModuleType:
-        value = walk.assigned(vars(obj), name, vars(obj).get(name, NULL))
+        value = walk.changes.assigned(vars(obj), name, vars(obj).get(name, NULL))
         if value is NULL:
             raise Stop(f"reads {name} of module {obj.__name__}, which it does not have yet")
         return value
@@ -82,7 +82,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     if harmless.logs(obj, name):
         return Method(INERT, name)
     if name in tables.ATTRIBUTES and is_plain(obj):
-        return walk.given(as_text(getattr(obj, name)))
+        return walk.changes.given(as_text(getattr(obj, name)))
     if name in OF_RESULTS and is_plain(obj):
         return Method(obj, name)
     if isinstance(obj, Local | Method | Partial | Lazy | FunctionType | MethodType):
@@ -120,13 +120,11 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
         return kind
     found = inspect.getattr_static(kind, name, None)
     if isinstance(found, property) and isinstance(found.fget, FunctionType):
-        from fineflow.adapters.lookahead.calls import call
-
-        return call(walk, found.fget, [obj], {})
+        return walk.call(found.fget, [obj], {})
     slot = isinstance(found, MemberDescriptorType)
     if found is not None and hasattr(type(found), "__set__") and not slot:
         raise Stop(f"reads {name} of a {kind.__name__}, which may run code")
-    own = walk.assigned(obj, name, first_value(obj, name))
+    own = walk.changes.assigned(obj, name, first_value(obj, name))
     if walk.aliases.changed(obj) and not (own is NULL and isinstance(found, FunctionType)):
         return walk.aliases.one_of(UNKNOWN, obj)
     if own is not NULL:
@@ -146,8 +144,6 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
 
 def inherited_attribute(walk: Walk, cls: Any, obj: Any, name: str) -> Any:
     """Returns ``super(cls, obj).name``, without running code. Raises Stop."""
-    from fineflow.adapters.lookahead.calls import call
-
     if unknown(obj) or unknown(cls) or obj is INERT:
         raise Stop("calls super() of something that is not known yet")
     if walk.host.knows(obj) and walk.host.judges(obj, name):
@@ -158,7 +154,7 @@ def inherited_attribute(walk: Walk, cls: Any, obj: Any, name: str) -> Any:
     if isinstance(found, FunctionType):
         return MethodType(found, obj)
     if isinstance(found, property) and isinstance(found.fget, FunctionType):
-        return call(walk, found.fget, [obj], {})
+        return walk.call(found.fget, [obj], {})
     if isinstance(found, staticmethod):
         return found.__func__
     if isinstance(found, classmethod):
@@ -201,20 +197,20 @@ def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
         walk.tries.assigns(obj, name, before)
         object.__setattr__(obj, name, walk.aliases.one_of(value, before) if walk.unsure else value)
         return
-    walk.changes(obj)
-    walk.assign(obj, name, value, first_value(obj, name))
+    walk.changes.change(obj)
+    walk.changes.assign(obj, name, value, first_value(obj, name))
 
 
 def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """Returns ``kind(*args, **named)`` for a class. Raises Stop unless making it changes nothing."""
-    from fineflow.adapters.lookahead.calls import call
-
     if harmless.is_bar(kind):
         return Progress(args[0] if args else named["iterable"]) if args or "iterable" in named else INERT
     if getattr(kind, "__total__", None) is not None and issubclass(kind, dict) and not args:  # a TypedDict
         return walk.own(dict(named))
     if harmless.makes_plainly(kind) and all(map(walk.plain, (*args, *named.values()))):
-        return walk.result(kind(*map(walk.copied, args), **{name: walk.copied(each) for name, each in named.items()}))
+        return walk.changes.result(
+            kind(*map(walk.copied, args), **{name: walk.copied(each) for name, each in named.items()})
+        )
     if isinstance(kind, EnumMeta) or harmless.is_silent_model(kind):
         walk.touch(*args, *named.values())
         if any(not of_package(base.__module__) and "_missing_" in vars(base) for base in kind.__mro__):
@@ -232,5 +228,5 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if walk.host.knows(made):
         raise Stop(f"makes a {kind.__name__}")
     if isinstance(setup, FunctionType):
-        call(walk, setup, [made, *args], named)
+        walk.call(setup, [made, *args], named)
     return made

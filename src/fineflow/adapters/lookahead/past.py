@@ -8,9 +8,15 @@ another change can trust nothing that it has read.
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead.values import Stop
+from fineflow.adapters.lookahead.objects import first_value
+from fineflow.adapters.lookahead.reachable import held_by
+from fineflow.adapters.lookahead.values import SCALARS, Cell, Stop, unknown
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.walk import Walk
 
 
 class AlreadyChanged(Stop):
@@ -23,30 +29,152 @@ class Past:
     def __init__(self) -> None:
         self.first = True
         self.contents: dict[int, tuple[Any, Any]] = {}  # containers, with a copy of each, by id
-        self._values: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables
+        self.values: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables
 
     def keep(self, place: Any, name: str, value: Any, *, new: bool) -> None:
-        """Notes that the function assigns to an attribute or variable whose value is this one. Raises Stale.
+        """Notes that the function assigns to an attribute or variable whose value is this one. Raises AlreadyChanged.
 
         new: stock has not seen the place yet.
         """
-        if (id(place), name) not in self._values:
+        if (id(place), name) not in self.values:
             self._check(new)
-            self._values[id(place), name] = place, value
+            self.values[id(place), name] = place, value
 
     def keep_content(self, container: Any, *, new: bool) -> None:
-        """Notes that the function changes a container, which has its first content now. Raises Stale. new: as above."""
+        """Notes that the function changes a container, which has its first content now. Raises and new: as above."""
         self._check(new)
         self.contents[id(container)] = container, copy.copy(container)
-
-    def value(self, place: Any, name: str, otherwise: Any) -> Any:
-        """Returns the first value of an attribute or variable that the function assigns to, NULL if it had none.
-
-        otherwise: what is returned for others.
-        """
-        found = self._values.get((id(place), name))
-        return otherwise if found is None else found[1]
 
     def _check(self, new: bool) -> None:
         if not (self.first or new):
             raise AlreadyChanged("changes something that it may have changed already")
+
+
+class Changes:
+    """What the function changes in one walk: of what the walk did not create, it is only noted.
+
+    tainted: containers that may have any content by now, by id. outside: some of these are not the walk's own.
+    written: names of resources that declared functions have written.
+    """
+
+    def __init__(self, walk: Walk, past: Past) -> None:
+        self.walk, self._past = walk, past
+        self.tainted: dict[int, Any] = {id(changed): changed for changed, _ in past.contents.values()}
+        self.outside = bool(past.contents)
+        self.written = set[str]()
+        self._given: dict[int, Any] = {}  # containers of data that the function was given
+        self._moved: dict[int, Any] = {}  # those of the tainted ones whose elements may have other places
+        self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
+        self._kept: set[int] = set()  # those that only this walk has found to be changed
+        self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
+        self._results: list[Any] = []  # results of components that stock has not seen yet
+        self._in_results: set[int] = set()  # what these refer to
+
+    @property
+    def of_others(self) -> bool:
+        """True if the function changes something that the walk did not create."""
+        return self.outside or bool(self._assigned)
+
+    def given(self, value: Any) -> Any:
+        """Registers a container of data that the function was given, or that is part of a document; returns it.
+
+        The function may change it: that touches no component. Other containers may be part of one.
+        """
+        if type(value) in (list, dict):
+            self._given[id(value)] = value
+        return value
+
+    def result(self, value: Any) -> Any:
+        """Registers the result of a component that stock has not seen yet, or an object that the walk has made."""
+        if not unknown(value) and type(value) not in SCALARS:
+            self._results.append(value)
+        return value
+
+    def taint(self, value: Any, *, moves: bool = False) -> None:
+        """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
+        if self.walk.owns(value) and self.walk.tries.ignores(value):
+            return
+        self.walk.tries.changes(value)  # raises Stop for what is fixed
+        if moves:
+            self._moved[id(value)] = value
+        if not self.walk.owns(value):
+            if id(value) not in self._past.contents:
+                self._past.keep_content(value, new=self._is_new(value))
+                self._kept.add(id(value))
+            if self._given.get(id(value)) is not value:
+                self.walk.host.changes(value)
+            self.outside = True
+            self.walk.tasks.changes(value)
+        self.tainted[id(value)] = value
+
+    def moved(self, value: Any) -> bool:
+        """Returns True for a list whose elements may have moved: a loop over it meets others than it would have."""
+        return id(value) in self._moved
+
+    def _is_new(self, value: Any) -> bool:
+        while self._results:
+            self._in_results |= held_by(self._results.pop()) or set()
+        return id(value) in self._in_results
+
+    def change(self, obj: Any) -> None:
+        """Notes that an object that the walk did not create has other attributes from now on.
+
+        A text is the name of a resource that no component is.
+        """
+        self.walk.tasks.changes(obj)
+        self.outside = True
+        if type(obj) is not str:
+            self.walk.host.changes(obj)
+            self.tainted[id(obj)] = obj
+
+    def assign(self, place: Any, name: str, value: Any, before: Any) -> None:
+        """Notes an assignment to an attribute of an object, or to a variable, that the walk did not create.
+
+        place: the object, the globals of a module, or a cell. before: its value now.
+        """
+        if self.walk.tries.aside:
+            return
+        self.walk.tasks.changes(place)
+        self._past.keep(place, name, before, new=self._is_new(place))
+        now = self.assigned(place, name, before)
+        self.walk.tries.assigns(place, name, now)
+        self._assigned[id(place), name] = place, self.walk.aliases.one_of(value, now) if self.walk.unsure else value
+
+    def forget(self, place: Any, name: str, before: Any) -> None:
+        """Notes that an assignment may not have been made."""
+        if isinstance(place, Cell):
+            place.value = self.walk.aliases.one_of(place.value, before)
+        elif self.walk.created(place):
+            object.__setattr__(place, name, self.walk.aliases.one_of(first_value(place, name), before))
+        else:
+            now = self.assigned(place, name, before)
+            self._assigned[id(place), name] = place, self.walk.aliases.one_of(now, before)
+
+    def assigned(self, place: Any, name: str, otherwise: Any) -> Any:
+        """Returns what the walk has noted for an attribute or variable, or its first value: NULL if it had none.
+
+        otherwise: what is returned where the function assigns nothing.
+        """
+        key = id(place), name
+        found = self._assigned.get(key) or self._past.values.get(key)
+        return otherwise if found is None else found[1]
+
+    def seen(self, value: Any) -> Any:
+        """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""
+        found = self._past.contents.get(id(value))
+        if found is None or id(value) in self._kept or found[0] is not value:
+            return value
+        if id(value) not in self._copies:
+            if self._given.get(id(value)) is not value:
+                self.walk.host.changes(value)  # from here on rather than from where it is: the copy is the walk's own
+            self._copies[id(value)] = self.walk.own(copy.copy(found[1]))
+        return self._copies[id(value)]
+
+    def so_far(self) -> Callable[[], None]:
+        """Returns a function after which nothing else has been changed: what comes is believed to change nothing."""
+        outside, assigned, changed = self.outside, dict(self._assigned), dict(self.walk.host.changed)
+
+        def back() -> None:
+            self.outside, self._assigned, self.walk.host.changed = outside, assigned, changed
+
+        return back

@@ -8,12 +8,11 @@ from collections.abc import Collection, Mapping
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
-from fineflow.adapters.lookahead.values import PATHS, Coroutine, Lazy
+from fineflow.adapters.lookahead.values import SCALARS, Coroutine, Lazy
 
 _MOST = 20_000  # objects that are looked at
 SKIPPED = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, logging.Logger, Lazy, Coroutine)
 _HOLDING = (list, tuple, dict, set, frozenset, CellType)
-_SCALARS = frozenset({str, bytes, int, float, bool, complex, type(None)}) | PATHS
 
 
 def held_by(obj: Any) -> frozenset[int] | None:
@@ -33,7 +32,7 @@ def reachable(obj: Any, classes: list[type] | None = None) -> dict[int, Any] | N
     todo = [obj]
     while todo:
         each = todo.pop()
-        if type(each) in _SCALARS or id(each) in seen or issubclass(type(each), SKIPPED):
+        if type(each) in SCALARS or id(each) in seen or issubclass(type(each), SKIPPED):
             continue
         seen[id(each)] = each
         if len(seen) > _MOST:
@@ -41,7 +40,7 @@ def reachable(obj: Any, classes: list[type] | None = None) -> dict[int, Any] | N
         if type(each) is FunctionType:
             todo += [each.__closure__, each.__defaults__, each.__kwdefaults__, each.__dict__]
             continue
-        parts = [part for part in gc.get_referents(each) if type(part) not in _SCALARS]  # a tokenizer's dict is long
+        parts = [part for part in gc.get_referents(each) if type(part) not in SCALARS]  # a tokenizer's dict is long
         if classes is not None and type(each) in _HOLDING:
             classes += [part for part in parts if issubclass(type(part), type)]
         todo += parts

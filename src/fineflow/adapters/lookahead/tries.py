@@ -80,9 +80,9 @@ class Tries:
         finally:
             self.recording = outer
         for each in self.changed[marks[0] :]:
-            self._walk.taint(each, moves=True)
+            self._walk.changes.taint(each, moves=True)
         for place, name, before in self.assigned[marks[1] :]:
-            self._walk.forget(place, name, before)
+            self._walk.changes.forget(place, name, before)
         return value
 
     def ignores(self, value: Any) -> bool:
@@ -171,9 +171,9 @@ class Tries:
             self._aside(frame, guard.target, stack, names, at, meeting)
             return
         for each in self.changed[region.marks[0] :]:
-            walk.taint(each, moves=True)
+            walk.changes.taint(each, moves=True)
         for place, name, value in self.assigned[region.marks[1] :]:
-            walk.forget(place, name, value)
+            walk.changes.forget(place, name, value)
         for name, value in region.cells.items():
             frame.cells[name].value = walk.aliases.one_of(value, frame.cells[name].value)
         arms = [(guard.target, stack, names)]

@@ -9,6 +9,9 @@ from typing import Any, NamedTuple, Protocol
 
 from fineflow.declare import Declaration
 
+Args = Sequence[Any]
+Named = Mapping[str, Any]
+
 
 class _Marker:
     __slots__ = ("_name",)
@@ -48,6 +51,8 @@ NULL: Any = _Marker("NULL")
 
 PATHS: frozenset[type] = frozenset({type(Path())})
 """Classes of file names: values like texts, whose operators look at no files."""
+
+SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)}) | PATHS
 
 MET: set[type] = {str, int, float, bool, type(None), list, tuple, dict, Unknown, *PATHS}
 """Classes of Python's own that walks have met: they run no code of the user's."""
@@ -165,7 +170,7 @@ class Host(Protocol):
     def judges(self, obj: Any, name: str) -> bool:
         """Returns True if calls of this method of a component are ``call``'s to judge; others are walked through."""
 
-    def call(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any], *, sure: bool) -> Any:
+    def call(self, obj: Any, name: str, args: Args, named: Named, *, sure: bool) -> Any:
         """Returns the result of a component call if it is known, else something unknown.
 
         Arguments may be unknown, or contain what is. sure: False if the function may not make this call after all.
@@ -174,14 +179,7 @@ class Host(Protocol):
         """
 
     def function(
-        self,
-        func: FunctionType,
-        promise: Declaration,
-        args: Sequence[Any],
-        named: Mapping[str, Any],
-        *,
-        of: Any,
-        sure: bool,
+        self, func: FunctionType, promise: Declaration, args: Args, named: Named, *, of: Any, sure: bool
     ) -> Any:
         """Returns the result of a declared function that only reads, if it is known; else something unknown.
 
@@ -190,9 +188,7 @@ class Host(Protocol):
         """
         return HELD
 
-    def inner(
-        self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
-    ) -> tuple[Any, Sequence[Any], Mapping[str, Any]] | None:
+    def inner(self, obj: Any, name: str, args: Args, named: Named) -> tuple[Any, Args, Named] | None:
         """Returns the user's function that a component call runs, and its arguments; None if there is none."""
         return None
 
@@ -207,7 +203,7 @@ class Host(Protocol):
         """
         raise Stop("changes something that it did not create")
 
-    def made(self, kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    def made(self, kind: Any, name: str, args: Args, named: Named) -> Any:
         """Returns a new object, by ``kind(...)`` or ``kind.name(...)``; kind: a class or a component.
 
         Raises Stop if making it may do more.

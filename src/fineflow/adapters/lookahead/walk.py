@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -19,9 +18,8 @@ from fineflow.adapters.lookahead.aliases import Aliases, has_code
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.frame import Frame, arguments
 from fineflow.adapters.lookahead.iteration import Generator
-from fineflow.adapters.lookahead.objects import first_value
-from fineflow.adapters.lookahead.past import AlreadyChanged, Past
-from fineflow.adapters.lookahead.reachable import attributes_of, held_by
+from fineflow.adapters.lookahead.past import AlreadyChanged, Changes, Past
+from fineflow.adapters.lookahead.reachable import attributes_of
 from fineflow.adapters.lookahead.tasks import Tasks
 from fineflow.adapters.lookahead.tries import Tries
 from fineflow.adapters.lookahead.values import (
@@ -29,11 +27,10 @@ from fineflow.adapters.lookahead.values import (
     INERT,
     MET,
     NULL,
-    PATHS,
+    SCALARS,
     STAND_INS,
     UNKNOWN,
     Awaited,
-    Cell,
     Coroutine,
     Host,
     Lazy,
@@ -50,7 +47,6 @@ _STEPS = 20_000  # instructions of one walk
 _SECONDS = 0.05  # of processor time of one walk
 _CONTAINERS = frozenset({list, tuple, dict, set})
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # flags of code objects
-_SCALARS = frozenset({str, int, float, complex, bool, bytes, type(None)}) | PATHS
 _NEVER_KNOWN = Lazy | Progress | Coroutine
 _FUNCTIONS = (Local, Method, Partial, Lazy, Coroutine, Awaited, FunctionType, MethodType, BuiltinFunctionType, partial)
 
@@ -66,6 +62,7 @@ class Walk:
 
     asked, paused = -1, False
     in_context = True  # the walk runs in the context of the function
+    call = call  # for modules that ``calls`` imports
 
     def __init__(self, host: Host, past: Past | None = None) -> None:
         self.host = host
@@ -81,20 +78,12 @@ class Walk:
         self._until = 0.0
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
         self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
-        self._given: dict[int, Any] = {}  # containers of data that the function was given
-        self._tainted: dict[int, Any] = {}  # containers that the function may have changed by now
-        self._moved: dict[int, Any] = {}  # those whose elements may have other places
-        self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
-        self._kept: set[int] = set()  # those that only this walk has found to be changed
-        self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
-        self._outside = False  # some of these are not the walk's own
-        self.written = set[str]()  # names of resources that declared functions have written
         self.kinds = set[type]()  # classes of packages and of the user's that the walk has met
         self.aliases = Aliases(self)
         self.tries = Tries(self)
         self.tasks = Tasks(self)
-        self._results: list[Any] = []  # results of components that stock has not seen yet
-        self._in_results: set[int] = set()  # what these refer to
+        self.changes = Changes(self, self.past)
+        self._tainted = self.changes.tainted
         self._fixed: dict[int, Any] = {}  # containers that the function may not change, by id
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -102,13 +91,9 @@ class Walk:
         self.began = time.thread_time()
         self._until = self.began + _SECONDS
         for each in (*args, *named.values()):
-            self.given(each)
-        for changed, _ in self.past.contents.values():
-            self._tainted[id(changed)] = changed
-            self._outside = True
+            self.changes.given(each)
         try:
-            value = call(self, func, list(args), dict(named))
-            self.value = self.awaited(value) if isinstance(value, Awaited | Coroutine) else value
+            self.value = self.awaited(self.call(func, list(args), dict(named)), optional=True)
         except Stop as why:
             self.reason, self.where, self.stale = str(why), why.where, isinstance(why, AlreadyChanged)
         except RecursionError:
@@ -119,12 +104,7 @@ class Walk:
 
     def leave(self) -> None:
         """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
-        del self.host, self.aliases, self.tries, self.tasks
-
-    @property
-    def changes_others(self) -> bool:
-        """True if the function changes something that the walk did not create."""
-        return self._outside or bool(self._assigned)
+        del self.host, self.aliases, self.tries, self.tasks, self.changes.walk
 
     @property
     def steps(self) -> int:
@@ -145,7 +125,7 @@ class Walk:
         if streams and (self.depth or self.asked < 0):
             raise Stop("calls a generator function")
         names = arguments(self, func, args, named)
-        frame = self.frame(func)
+        frame = Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
         if streams:
             frame.streams = True
             return frame.run(names)
@@ -183,10 +163,6 @@ class Walk:
             coroutine.result = result
         return result
 
-    def frame(self, func: Local) -> Frame:
-        """Returns a frame for a call of a function."""
-        return Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
-
     def yielded(self, value: Any) -> None:
         """Goes past a yield of the function itself. Raises Stop unless its caller has asked for more since then.
 
@@ -198,7 +174,7 @@ class Walk:
         self.asked -= 1
         if unknown(value):
             self.aliases.change(value)
-        elif type(value) not in _SCALARS:
+        elif type(value) not in SCALARS:
             raise Stop("yields something that its caller may change")
 
     @contextmanager
@@ -259,73 +235,12 @@ class Walk:
                 raise Stop(f"meets a {kind.__name__}, which may run code")
         self.kinds.add(kind)
 
-    def given(self, value: Any) -> Any:
-        """Registers a container of data that the function was given, or that is part of a document; returns it.
-
-        The function may change it: that touches no component. Other containers may be part of one.
-        """
-        if type(value) in (list, dict):
-            self._given[id(value)] = value
-        return value
-
-    def taint(self, value: Any, *, moves: bool = False) -> None:
-        """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
-        if self.owns(value) and self.tries.ignores(value):
-            return
-        self.tries.changes(value)  # raises Stop for what is fixed
-        if moves:
-            self._moved[id(value)] = value
-        if not self.owns(value):
-            if id(value) not in self.past.contents:
-                self.past.keep_content(value, new=self._is_new(value))
-                self._kept.add(id(value))
-            if self._given.get(id(value)) is not value:
-                self.host.changes(value)
-            self._outside = True
-            self.tasks.changes(value)
-        self._tainted[id(value)] = value
-
-    def moved(self, value: Any) -> bool:
-        """Returns True for a list whose elements may have moved: a loop over it meets others than it would have."""
-        return id(value) in self._moved
-
-    def result(self, value: Any) -> Any:
-        """Registers the result of a component that stock has not seen yet, or an object that the walk has made."""
-        if not unknown(value) and type(value) not in _SCALARS:
-            self._results.append(value)
-        return value
-
-    def _is_new(self, value: Any) -> bool:
-        while self._results:
-            self._in_results |= held_by(self._results.pop()) or set()
-        return id(value) in self._in_results
-
-    def changes(self, obj: Any) -> None:
-        """Notes that an object that the walk did not create has other attributes from now on.
-
-        A text is the name of a resource that no component is.
-        """
-        self.tasks.changes(obj)
-        self._outside = True
-        if type(obj) is not str:
-            self.host.changes(obj)
-            self._tainted[id(obj)] = obj
-
-    def changes_so_far(self) -> Callable[[], None]:
-        """Returns a function after which nothing else has been changed: what comes is believed to change nothing."""
-        outside, assigned, changed = self._outside, dict(self._assigned), dict(self.host.changed)
-
-        def back() -> None:
-            self._outside, self._assigned, self.host.changed = outside, assigned, changed
-
-        return back
-
     def known(self, value: Any) -> bool:
         """Returns True if nothing in a value is unknown. Only the walk's own containers can hold unknown values."""
         if not self.whole(value) or issubclass(type(value), _NEVER_KNOWN) or self.created(value):
             return False
         if type(value) not in _CONTAINERS or not self.owns(value):
-            return not self._outside or not self._touched(value)
+            return not self.changes.outside or not self._touched(value)
         self.spend(len(value) if type(value) in _CONTAINERS else 1)
         if type(value) is dict:
             return all(map(self.known, value)) and all(map(self.known, value.values()))
@@ -343,7 +258,7 @@ class Walk:
                 todo += part.values()
             elif type(part) in _CONTAINERS:
                 todo += part
-            elif type(part) not in _SCALARS:
+            elif type(part) not in SCALARS:
                 todo += attributes_of(part).values()
         return False
 
@@ -361,7 +276,7 @@ class Walk:
 
     def plain(self, value: Any) -> bool:
         """Returns True for known plain data, on which operators and builtins run no user code."""
-        if type(value) in _SCALARS:
+        if type(value) in SCALARS:
             return True
         self.spend(len(value) if type(value) in _CONTAINERS else 1)
         return self.known(value) and is_plain(value)
@@ -375,7 +290,7 @@ class Walk:
 
     def _inert(self, value: Any) -> bool:
         kind = type(value)
-        if kind in _SCALARS or value is INERT:
+        if kind in SCALARS or value is INERT:
             return True
         if kind is Unknown or id(value) in self._tainted:
             return (kind is Unknown and value is not HELD) or not self.aliases.have_code()
@@ -385,49 +300,6 @@ class Walk:
         if issubclass(kind, type):
             return bool(value.__module__ == "builtins")
         return not issubclass(kind, _FUNCTIONS) and not has_code(value)
-
-    # --- variables and attributes of others ---------------------------------------------------------------------------
-
-    def seen(self, value: Any) -> Any:
-        """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""
-        found = self.past.contents.get(id(value))
-        if found is None or id(value) in self._kept or found[0] is not value:
-            return value
-        if id(value) not in self._copies:
-            if self._given.get(id(value)) is not value:
-                self.host.changes(value)  # from here on rather than from where it is: the copy is the walk's own
-            self._copies[id(value)] = self.own(copy.copy(found[1]))
-        return self._copies[id(value)]
-
-    def assign(self, place: Any, name: str, value: Any, before: Any) -> None:
-        """Notes an assignment to an attribute of an object, or to a variable, that the walk did not create.
-
-        place: the object, the globals of a module, or a cell. before: its value now.
-        """
-        if self.tries.aside:
-            return
-        self.tasks.changes(place)
-        self.past.keep(place, name, before, new=self._is_new(place))
-        now = self.assigned(place, name, before)
-        self.tries.assigns(place, name, now)
-        self._assigned[id(place), name] = place, self.aliases.one_of(value, now) if self.unsure else value
-
-    def forget(self, place: Any, name: str, before: Any) -> None:
-        """Notes that an assignment may not have been made."""
-        if isinstance(place, Cell):
-            place.value = self.aliases.one_of(place.value, before)
-        elif self.created(place):
-            object.__setattr__(place, name, self.aliases.one_of(first_value(place, name), before))
-        else:
-            now = self.assigned(place, name, before)
-            self._assigned[id(place), name] = place, self.aliases.one_of(now, before)
-
-    def assigned(self, place: Any, name: str, otherwise: Any) -> Any:
-        """Returns what the walk has noted for an attribute or variable, or ``otherwise``."""
-        found = self._assigned.get((id(place), name)) if self._assigned else None
-        if found is not None:
-            return found[1]
-        return self.past.value(place, name, otherwise)
 
     def copied(self, value: Any) -> Any:
         """Returns a value with the walk's own containers copied: the walk may change them later."""
@@ -440,7 +312,7 @@ class Walk:
     def truth(self, value: Any) -> bool:
         """Returns the truth of a known value. Raises Stop if finding out would run code."""
         kind = type(value)
-        if kind in _SCALARS or kind in _CONTAINERS or kind is frozenset:
+        if kind in SCALARS or kind in _CONTAINERS or kind is frozenset:
             return bool(value)
         if _tests_itself(kind):
             raise Stop(f"tests the truth of a {kind.__name__}")

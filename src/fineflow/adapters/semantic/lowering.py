@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fineflow.adapters.semantic.calls import Step, Variable
-from fineflow.adapters.semantic.prompts import FunctionPrompt, Segment, Template
+from fineflow.adapters.semantic.prompts import FunctionPrompt, Template, TemplatePart
 from fineflow.adapters.semantic.transforms import Transform
 from fineflow.ir import PURE, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.traverse import fresh
@@ -176,7 +176,7 @@ class _Lowering:
     def _call(self, function: FunctionPrompt, origins: Mapping[str, Origin]) -> None:
         leaf, engine = self._fresh(function.name), function.engine
         args: dict[str, Ref] = {}
-        before: list[Segment] = []
+        before: list[TemplatePart] = []
         places: list[str] = []
         for segment in function.segments:
             if segment.kind == TEXT:
@@ -191,15 +191,15 @@ class _Lowering:
                 args[f"key:{segment.text}"] = Ref(places[-1])
         self.places.append(places)
 
-    def _inserted(self, name: str, origin: Origin, args: dict[str, Ref]) -> Iterator[Segment]:
+    def _inserted(self, name: str, origin: Origin, args: dict[str, Ref]) -> Iterator[TemplatePart]:
         """Yields the segments of an input, and adds its arguments; each item of a list is a variable of its own."""
         if origin[0] != "list":
             args[f"key:{name}"] = self._ref(origin)
-            yield Segment(INPUT, name)
+            yield TemplatePart(INPUT, name)
             return
         for number, each in enumerate(origin[1:]):
             if number:
-                yield Segment(TEXT, _BETWEEN)
+                yield TemplatePart(TEXT, _BETWEEN)
             yield from self._inserted(f"{name}.{number}", each, args)
 
     def _request(self, name: str, leaf: str, template: Template, args: Mapping[str, Ref], how: Any) -> str:

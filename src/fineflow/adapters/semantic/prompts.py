@@ -17,14 +17,14 @@ _PLACEHOLDER = re.compile(r"\{\{\s*(\w*)\s*:\s*(\w*)\s*\}\}")
 MARK = "\x02late\x03"  # stands for values that are not there yet; neither a tokenizer nor a keyboard produces it
 
 
-class Segment(NamedTuple):
+class TemplatePart(NamedTuple):
     """A part of a prompt. kind: TEXT, INPUT or OUTPUT. text: the text, or the name of the variable."""
 
     kind: str
     text: str
 
 
-def segments_of(docstring: str | None, where: str) -> tuple[Segment, ...]:
+def segments_of(docstring: str | None, where: str) -> tuple[TemplatePart, ...]:
     """Returns the segments of a prompt up to its last output; what follows that is not sent.
 
     where: name of the function, for messages. Raises: ValueError for a prompt that is missing, has no output, begins
@@ -33,7 +33,7 @@ def segments_of(docstring: str | None, where: str) -> tuple[Segment, ...]:
     example = "such as '''Translate {{input:text}} into French: {{output:french}}'''"
     if not docstring or not docstring.strip():
         raise ValueError(f"semantic function {where} has no docstring; that is its prompt, {example}")
-    found: list[Segment] = []
+    found: list[TemplatePart] = []
     prompt, at = cleandoc(docstring), 0
     for each in _PLACEHOLDER.finditer(prompt):
         kind, name = each.groups()
@@ -43,8 +43,8 @@ def segments_of(docstring: str | None, where: str) -> tuple[Segment, ...]:
             )
         text = prompt[at : each.start()]
         if text:
-            found.append(Segment(TEXT, text.rstrip(" ") if kind == OUTPUT else text))
-        found.append(Segment(kind, name))
+            found.append(TemplatePart(TEXT, text.rstrip(" ") if kind == OUTPUT else text))
+        found.append(TemplatePart(kind, name))
         at = each.end()
     outputs = [each.text for each in found if each.kind == OUTPUT]
     if not outputs:
@@ -53,7 +53,7 @@ def segments_of(docstring: str | None, where: str) -> tuple[Segment, ...]:
         raise ValueError(
             f"the prompt of {where} begins with {{{{output:{outputs[0]}}}}}; a model needs some text first"
         )
-    again = [name for name in outputs if outputs.count(name) > 1 or Segment(INPUT, name) in found]
+    again = [name for name in outputs if outputs.count(name) > 1 or TemplatePart(INPUT, name) in found]
     if again:
         raise ValueError(
             f"{again[0]!r} is an output of {where} and has another placeholder, too; give each its own name"
@@ -70,7 +70,7 @@ class FunctionPrompt:
     """
 
     name: str
-    segments: Sequence[Segment]
+    segments: Sequence[TemplatePart]
     engine: LLMEngine
     sampling: Mapping[str, Sampling]
     chat: bool
@@ -92,7 +92,7 @@ class Written(str):
 class Template:
     """The prompt of one output: the segments before it. chat: as messages, by the engine's chat template."""
 
-    segments: Sequence[Segment]
+    segments: Sequence[TemplatePart]
     engine: LLMEngine
     chat: bool
 
@@ -114,7 +114,7 @@ class Template:
         return tuple(Part(each.kind, _written(each, values)) for each in self.segments)
 
 
-def _written(segment: Segment, values: Mapping[str, Any]) -> str:
+def _written(segment: TemplatePart, values: Mapping[str, Any]) -> str:
     if segment.kind == TEXT:
         return segment.text
     if segment.text not in values:

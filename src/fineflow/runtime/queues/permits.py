@@ -23,7 +23,7 @@ from fineflow.ir import Op
 from fineflow.runtime.loop.scopes import on_stop
 from fineflow.runtime.queues.policy import Policy, Waiting
 from fineflow.runtime.queues.request_context import must_not_wait, waiting_record
-from fineflow.runtime.queues.waiting_line import Turn, Waiter, WaitingLine
+from fineflow.runtime.queues.waiting_line import Ticket, Waiter, WaitingLine
 
 
 class State(Enum):
@@ -39,7 +39,7 @@ class PermitRequest(Waiter):
 
     __slots__ = ("state", "turn")
 
-    turn: Turn
+    turn: Ticket
 
     def __init__(self) -> None:
         self.state = State.IDLE
@@ -93,7 +93,7 @@ class PermitPool(Generic[R]):
             if free or not self._must_wait(request, blocks_loop):
                 self._grant(request)
                 return False
-            request.seen, request.turn = self._record(request, next(self._line.numbers)), Turn()
+            request.seen, request.turn = self._record(request, next(self._line.numbers)), Ticket()
             request.state = State.WAITING
             self._line.join(request)
             return True

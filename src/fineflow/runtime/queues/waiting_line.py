@@ -143,8 +143,8 @@ def _lane(waiter: Waiter) -> tuple[str, int]:
     return waiter.seen.tenant, waiter.seen.rank
 
 
-class Turn:
-    """Turn of a waiting caller: blocks the coroutine (on any loop) or thread that created it until a thread ends it."""
+class Ticket:
+    """What a caller waits with: blocks the coroutine (on any loop) or thread that made it until a thread ends it."""
 
     __slots__ = ("_blocked", "_ended", "_error")
 

@@ -20,7 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langchain_core.utils.pydantic import is_basemodel_subclass
 
-from fineflow.adapters.langchain.components.conversation import Conversation, Tools, call_chunk, choice_of
+from fineflow.adapters.langchain.components.conversation import ChatFormat, Tools, call_chunk, choice_of
 from fineflow.adapters.langchain.components.decoding import EngineBacked, logprobs_of, schema_of
 from fineflow.adapters.text.tool_calls import CallReader
 from fineflow.adapters.text.tool_formats import Template
@@ -51,8 +51,8 @@ class ChatEngine(EngineBacked, BaseChatModel):
         return "fineflow-chat-engine"
 
     @property
-    def _conversation(self) -> Conversation:
-        return Conversation(self.engine, self.tool_format)
+    def _conversation(self) -> ChatFormat:
+        return ChatFormat(self.engine, self.tool_format)
 
     def prompt_text(
         self,

@@ -64,7 +64,7 @@ def choice_of(tool_choice: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class ChatFormat:
     """Prompts of a model on an engine: its chat template, and its format of tool calls, if it has one.
 
     name: of the format, if the user gave one; otherwise the template's format is used.

@@ -22,9 +22,9 @@ from fineflow.adapters.inner_calls.entry_wrappers import own_function
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.made_components import computes
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
-from fineflow.adapters.lookahead.calls import SPECIAL, call
+from fineflow.adapters.lookahead.builtin_calls import SPECIAL
 from fineflow.adapters.lookahead.objects import attribute
-from fineflow.adapters.lookahead.values import Awaited, Coroutine, unknown
+from fineflow.adapters.lookahead.values import Awaited, unknown
 
 ASKED = ("_generate_with_cache", "_agenerate_with_cache")
 """Methods that a chat model's ``generate`` and ``agenerate`` call for each prompt."""
@@ -52,7 +52,7 @@ def _through_chain(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> Any
     chain, name, *given = args
     kind: Any = type(chain)
     if not of_packages_class(kind, name):
-        return call(walk, _of_user(chain, name), given, dict(named))
+        return walk.call(_of_user(chain, name), given, dict(named))
     awaits = name in _ASYNC_ENTRIES
     if not awaits and name not in _ENTRIES:
         raise Stop(f"calls .{name}() of a {kind.__name__}")
@@ -83,7 +83,7 @@ def _through_generate(walk: Walk, args: list[Any], named: Mapping[str, Any]) -> 
     for prompt in several if walk.whole(several) else (UNKNOWN,):
         messages = prompt if walk.known(prompt) else UNKNOWN
         if not unknown(messages) and name.endswith("prompt"):
-            messages = call(walk, attribute(walk, prompt, "to_messages", method=True), [], {})
+            messages = walk.call(attribute(walk, prompt, "to_messages", method=True), [], {})
         calls.ask(model, messages)
     return Awaited(UNKNOWN) if awaits else UNKNOWN
 
@@ -148,8 +148,7 @@ class _Chains:
 
     def _through(self, func: MethodType, inputs: Any) -> Any:
         named = {"run_manager": UNKNOWN} if "run_manager" in inspect.signature(func).parameters else {}
-        value = call(self._walk, func, [inputs], named)
-        return self._walk.awaited(value) if isinstance(value, Awaited | Coroutine) else value
+        return self._walk.awaited(self._walk.call(func, [inputs], named), optional=True)
 
     # --- chains that ask a model ------------------------------------------------------------------------------------
 

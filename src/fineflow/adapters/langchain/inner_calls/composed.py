@@ -96,6 +96,11 @@ def composed(kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
     return None
 
 
+def joined(left: Any, right: Any) -> MadeSequence:
+    """Returns ``left | right``. Raises Stop."""
+    return MadeSequence((*steps_of(coerced(left)), *steps_of(coerced(right))))
+
+
 def _assigned(named: Mapping[str, Any]) -> MadeParallel:
     return MadeParallel({name: coerced(part) for name, part in named.items()}, merged=True)
 
@@ -103,8 +108,10 @@ def _assigned(named: Mapping[str, Any]) -> MadeParallel:
 def handed_on(obj: Any, given: Any, value_of: Callable[[Any, Any], Any]) -> Any:
     """Returns what a made step other than a sequence returns. value_of: returns that of a component. Raises Stop.
 
-    ``NotImplemented`` for functions that have to be walked through.
+    ``NotImplemented`` for other steps, and for functions that have to be walked through.
     """
+    if type(obj) not in (MadeParallel, MadeFunction):
+        return NotImplemented
     if isinstance(obj, MadeParallel):
         if obj.merged and not unknown(given) and type(given) is not dict:
             raise Stop("assigns to something that is no dict")

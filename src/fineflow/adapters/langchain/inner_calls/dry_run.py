@@ -20,8 +20,9 @@ from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
-from fineflow.adapters.langchain.inner_calls.inner_calls import COPIED, Runnables, claims_inside
+from fineflow.adapters.langchain.inner_calls.inner_calls import COPIED, claims_inside
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
+from fineflow.adapters.langchain.inner_calls.runnables import Runnables
 from fineflow.adapters.langchain.user_functions import functions_of, looked_through
 from fineflow.adapters.lookahead import UNKNOWN
 

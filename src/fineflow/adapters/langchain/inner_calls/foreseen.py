@@ -19,8 +19,8 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from fineflow.adapters.inner_calls.finder import awaited
 from fineflow.adapters.langchain.components.indexing import SearchIndex
-from fineflow.adapters.langchain.inner_calls.inner_calls import Runnables
 from fineflow.adapters.langchain.inner_calls.inner_functions import inner_of
+from fineflow.adapters.langchain.inner_calls.runnables import Runnables
 from fineflow.adapters.lookahead import UNKNOWN, Host, Stop, Walk
 from fineflow.adapters.lookahead.scan import scan
 from fineflow.adapters.lookahead.values import Awaited
@@ -125,7 +125,7 @@ class Foreseen(Host):
         walk = self._walk = Walk(self)
         walk.run(func, [_owned(walk, each) for each in args], dict(named))
         walk.leave()
-        if walk.reason or walk.changes_others:
+        if walk.reason or walk.changes.of_others:
             raise Stop(walk.reason or "changes something that it did not create")
         return walk.value
 

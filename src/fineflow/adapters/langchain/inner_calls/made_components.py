@@ -32,6 +32,7 @@ from fineflow.adapters.langchain.inner_calls.composed import (
     MadeSequence,
     coerced,
     components_in,
+    stands_for,
     steps_of,
 )
 from fineflow.adapters.langchain.inner_calls.made_chains import made_chain, makes_chains
@@ -138,6 +139,11 @@ def same(left: Any, right: Any, made: Sequence[Any] = (), depth: int = 0) -> boo
     if isinstance(left, FunctionType | MethodType):  # such as the method of a model that a binding calls
         return bool(left == right)
     return False
+
+
+def alike(made: Any, obj: Any) -> bool:
+    """Returns True if stock's object may be the one that stands for something made here: it has the same parts."""
+    return type(obj) is stands_for(made) and same(components_in(made), components_in(obj))
 
 
 def _alike(left: Any, right: Any) -> bool:

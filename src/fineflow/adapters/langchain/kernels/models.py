@@ -24,7 +24,7 @@ from fineflow.adapters.langchain.kernels import priority
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current
 from fineflow.adapters.langchain.lowering.model_shadows import assembled, assembles, call_of, takes_manager
 from fineflow.adapters.langchain.models.offline_vllm import together
-from fineflow.adapters.langchain.run_recorder import Recorder
+from fineflow.adapters.langchain.run_recorder import RunRecorder
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Entry
@@ -60,7 +60,7 @@ def decode(p: Primitive, args: Args, run: Execution) -> Work:
     start = _Decode(p, prompt, stop, options, run, streams=streams)
     work = run.work(p, Arguments(call_of(model, prompt, stop, options)), start, stream=streams, in_slot=False)
     if work.reports is None:
-        work.reports = Recorder(model)
+        work.reports = RunRecorder(model)
         if streams and by_events(p, run) and takes_manager(model._stream if run.call.sync else model._astream):
             work.reports.told = []
     return Work(
@@ -78,7 +78,7 @@ class _Decode:
     ) -> None:
         self.p, self.prompt, self.stop, self.options, self.run = p, prompt, stop, options, run
         self.parts, self.streams = parts_of(p, run), streams
-        self.recorder: Recorder | None = None
+        self.recorder: RunRecorder | None = None
 
     async def __call__(self, entry: Entry) -> Any:
         request_context.parts.set(self.parts)
@@ -118,7 +118,7 @@ def _streams(p: Primitive, model: Any, options: Mapping[str, Any], run: Executio
     return by_stock or run.call.facts.streams_models or model._should_stream(async_api=not run.call.sync, **options)
 
 
-async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: Recorder, run: Execution) -> Any:
+async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: RunRecorder, run: Execution) -> Any:
     sync, asked = run.call.sync and not isinstance(model, ChatEngine), together(model)
     method = asked._generate if sync else asked._agenerate
     manager = {}
@@ -133,7 +133,7 @@ async def _generate(model: Any, prompt: Any, stop: Any, options: Any, recorder: 
 
 
 async def _chunks(
-    model: Any, prompt: Any, stop: Any, options: Any, recorder: Recorder, run: Execution
+    model: Any, prompt: Any, stop: Any, options: Any, recorder: RunRecorder, run: Execution
 ) -> AsyncGenerator[Any, None]:
     in_a_thread, tells = run.call.sync and not isinstance(model, ChatEngine), recorder.told is not None
     if tells:
@@ -152,7 +152,7 @@ async def _chunks(
             recorder.told_piece()
 
 
-def _told(chunks: Iterator[Any], recorder: Recorder) -> Iterator[Any]:
+def _told(chunks: Iterator[Any], recorder: RunRecorder) -> Iterator[Any]:
     """Returns the chunks; what a model reports in its thread is kept there, as the thread runs ahead."""
 
     def told() -> Iterator[Any]:

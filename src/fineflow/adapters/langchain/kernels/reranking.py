@@ -13,7 +13,7 @@ from fineflow.adapters.langchain.kernels.vectors import DocumentVectors, Tables,
 from fineflow.adapters.langchain.lowering.retrieval.compressors import scorer_of
 from fineflow.adapters.langchain.lowering.retrieval.retriever_lists import COMBINED
 from fineflow.adapters.langchain.models.local import LocalCrossEncoder
-from fineflow.adapters.langchain.run_recorder import Recorder
+from fineflow.adapters.langchain.run_recorder import RunRecorder
 from fineflow.adapters.langchain.stores.facts import Ready
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
@@ -35,7 +35,7 @@ async def _scores(p: Primitive, query: str, docs: Sequence[Document], run: Execu
     table = run.call.memory(Scores)[id(scorer), query]
 
     async def compute(texts: list[str]) -> list[float]:
-        Recorder(p.component).silence()
+        RunRecorder(p.component).silence()
         begun = events.now()
         if run.call.sync and getattr(scorer, "engine", None) is None:
             scores: list[float] = await in_thread(lambda: scorer.score(query, texts))
@@ -61,7 +61,7 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
         return []  # stock does not call the compressor either
 
     async def start(entry: Entry) -> Any:
-        recorder: Recorder = entry.reports
+        recorder: RunRecorder = entry.reports
         recorder.silence()
         if p.params["pairwise"]:
             entry.running()
@@ -82,7 +82,7 @@ def rerank(p: Primitive, args: Args, run: Execution) -> Any:
 
     entry = run.work(p, Arguments((docs, query, settings(p.component))), start, in_slot=False)
     if entry.reports is None:
-        entry.reports = Recorder(p.component)
+        entry.reports = RunRecorder(p.component)
     return Work(entry, documents)
 
 

@@ -11,7 +11,7 @@ from fineflow.adapters.langchain.arguments import Arguments
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, documents, is_text
 from fineflow.adapters.langchain.kernels.vectors import QueryVector
 from fineflow.adapters.langchain.resources import engine_of
-from fineflow.adapters.langchain.run_recorder import Recorder
+from fineflow.adapters.langchain.run_recorder import RunRecorder
 from fineflow.adapters.langchain.stores.batched_search import RetrieverSearch
 from fineflow.adapters.langchain.stores.facts import (
     awaits_embeddings,
@@ -42,7 +42,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     engine = engine_of(p.component.vectorstore)
 
     async def start(entry: Entry) -> Any:
-        recorder: Recorder = entry.reports
+        recorder: RunRecorder = entry.reports
         recorder.silence()
         retriever = p.component
         if vector is not None:
@@ -65,7 +65,7 @@ def search(p: Primitive, args: Args, run: Execution) -> Work:
     measured = p if engine is None else p.with_(meta={**p.meta, "foreign": False})
     entry = run.work(measured, Arguments((query, None)), start, in_slot=False)
     if entry.reports is None:
-        entry.reports = Recorder(p.component)
+        entry.reports = RunRecorder(p.component)
     return Work(entry, documents)
 
 
@@ -79,11 +79,11 @@ def _search_by_method(p: Primitive, query: str, run: Execution) -> Work:
 
     entry = run.work(p, Arguments((query, None)), start)
     if entry.reports is None:
-        entry.reports = Recorder(p.component)
+        entry.reports = RunRecorder(p.component)
     return Work(entry, documents)
 
 
-async def _found(retriever: Any, query: str, recorder: Recorder, run: Execution) -> Any:
+async def _found(retriever: Any, query: str, recorder: RunRecorder, run: Execution) -> Any:
     manager = recorder.retriever(sync=run.call.sync)
     if run.call.sync:
         return await in_thread(lambda: retriever._get_relevant_documents(query, run_manager=manager))
@@ -106,7 +106,7 @@ async def _embedded(retriever: Any, query: str, run: Execution) -> Any:
     return with_vector(retriever, query, embeddings, vector)
 
 
-async def _together(retriever: Any, query: str, engine: StoreEngine, recorder: Recorder) -> Outcome | None:
+async def _together(retriever: Any, query: str, engine: StoreEngine, recorder: RunRecorder) -> Outcome | None:
     """Runs the search in a batch with those of other queries; returns None if it cannot be batched."""
     if not has_vector(retriever, query):
         return None

@@ -28,7 +28,7 @@ from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.lowering.declared import functions_of
 from fineflow.adapters.langchain.lowering.list_functions import judged
-from fineflow.adapters.langchain.run_recorder import Recorder, clean
+from fineflow.adapters.langchain.run_recorder import RunRecorder, clean
 from fineflow.declare import undeclared
 from fineflow.ir import Primitive
 from fineflow.runtime.call.claims import Entry
@@ -132,7 +132,7 @@ def _read(p: Primitive, value: Any, run: Execution) -> Work:
 def _work(p: Primitive, key: Arguments, start: Any, run: Execution, view: Callable[[Any], Any]) -> Work:
     entry = run.work(p, key, start)
     if entry.reports is None:
-        entry.reports = Recorder(p.component)
+        entry.reports = RunRecorder(p.component)
     return Work(entry, view)
 
 

@@ -13,7 +13,7 @@ from langchain_core.runnables.utils import accepts_config, accepts_run_manager
 
 from fineflow.adapters.analysis import analyse
 from fineflow.adapters.core.builder import OUTER, VALUE, Leaf, Symbol
-from fineflow.adapters.core.nested_graphs import Part, condition, outside, part
+from fineflow.adapters.core.nested_graphs import PartGraph, condition, outside, part
 from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
@@ -76,9 +76,9 @@ def lower_routing(step: RunnableLambda[Any, Any], value: Symbol, b: ChainBuilder
     return condition(parts, value, b, name="route", component=step)
 
 
-def _key(route: Leaf, key: str, b: ChainBuilder) -> Part:
+def _key(route: Leaf, key: str, b: ChainBuilder) -> PartGraph:
     ref = Ref(OUTER + route.ref.name, key)
-    return Part(b.body(), Leaf(ref), ref)
+    return PartGraph(b.body(), Leaf(ref), ref)
 
 
 def chosen_routes(value: Any, routes: tuple[Runnable[Any, Any], ...]) -> dict[str, Any] | None:

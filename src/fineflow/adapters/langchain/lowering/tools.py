@@ -23,7 +23,7 @@ from fineflow.adapters.langchain.claims import aclaim, claim
 from fineflow.adapters.langchain.kernels.common import Args, LeftToStock, current, plain
 from fineflow.adapters.langchain.lowering.declared import declared_effects, place
 from fineflow.adapters.langchain.lowering.structure import RUN
-from fineflow.adapters.langchain.run_recorder import Recorder, starts_runs
+from fineflow.adapters.langchain.run_recorder import RunRecorder, starts_runs
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.claims import Entry
@@ -112,7 +112,7 @@ def call(p: Primitive, args: Args, run: Execution) -> Work:
         raise LeftToStock("an async tool in a sync call")
     entry = run.work(p, Arguments((positional, named)), start)
     if entry.reports is None:
-        entry.reports = Recorder(tool)
+        entry.reports = RunRecorder(tool)
     return Work(entry, lambda result: result)
 
 

@@ -20,7 +20,7 @@ from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through
 from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
-from fineflow.adapters.llamaindex.inner_calls import Components, calls_of
+from fineflow.adapters.llamaindex.inner_calls import IndexComponents, calls_of
 from fineflow.adapters.llamaindex.reading import Readings, packaged_function
 from fineflow.adapters.llamaindex.user_functions import called_by
 from fineflow.adapters.lookahead import UNKNOWN
@@ -122,7 +122,7 @@ def walked(value: Any) -> Any:
     return seen
 
 
-class StepComponents(Components):
+class StepComponents(IndexComponents):
     """Components, and what a step does with its context and its events."""
 
     def knows(self, obj: Any) -> bool:
@@ -151,8 +151,8 @@ class StepFinder(CallFinder):
             return None
         if type(obj) is not _State:
             return super().call(obj, name, args, named, sure=sure)
-        if self._seen is not self._walk:
-            self._seen = self._walk
+        if self._seen is not self.walk:
+            self._seen = self.walk
             obj.forget()
         if name == "get":
             return Awaited(obj.get(*args, **named))

@@ -28,11 +28,12 @@ from fineflow.adapters.core.snapshot import Snapshot
 from fineflow.adapters.inner_calls.functions import lower_function
 from fineflow.adapters.llamaindex.agents.steps import looking, steps_of
 from fineflow.adapters.llamaindex.builder import IndexBuilder, Way
-from fineflow.adapters.llamaindex.methods import as_written, blocks, off_loop
+from fineflow.adapters.llamaindex.methods import as_written
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.planning import snapshot
 from fineflow.adapters.llamaindex.proxy import Optimized
 from fineflow.adapters.llamaindex.reading import refused_by
+from fineflow.adapters.llamaindex.thread_affinity import blocks, off_loop
 from fineflow.adapters.llamaindex.user_functions import calls_in
 from fineflow.ir import Graph, Ref
 from fineflow.options import Options

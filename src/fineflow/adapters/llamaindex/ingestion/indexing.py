@@ -32,9 +32,9 @@ from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches, Wanted, lower_texts, shadow_texts
 from fineflow.adapters.llamaindex.ingestion.transformations import known, shadow_transformation, tapped
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, same, unblocked
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, same
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
-from fineflow.adapters.llamaindex.thread_affinity import known_arguments, may_leave
+from fineflow.adapters.llamaindex.thread_affinity import blocks, known_arguments, may_leave, unblocked
 from fineflow.ir import Effect, Effects, Op, Ref
 from fineflow.runtime.queues.component_calls import has_limit
 

@@ -21,18 +21,10 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
-from fineflow.adapters.llamaindex.methods import (
-    as_written,
-    called,
-    claiming,
-    instead,
-    replaceable,
-    same,
-    unblocked,
-)
+from fineflow.adapters.llamaindex.methods import as_written, instead, same
 from fineflow.adapters.llamaindex.models.embeddings import check_embeds, engine_name
 from fineflow.adapters.llamaindex.models.local import encoder_of
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import called, claiming, may_leave, replaceable, unblocked
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution

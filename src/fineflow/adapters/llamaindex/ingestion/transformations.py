@@ -24,8 +24,9 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.ingestion.text_vectors import TextBatches
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead, off_loop
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
+from fineflow.adapters.llamaindex.thread_affinity import off_loop
 
 _PARSING = (
     *("__call__", "acall", "get_nodes_from_documents", "aget_nodes_from_documents"),

@@ -27,9 +27,8 @@ from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, query_in, unlowered
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import lower_retrieval, shadow_retrieval
-from fineflow.adapters.llamaindex.methods import blocks, off_loop, unblocked
 from fineflow.adapters.llamaindex.models.llms import lane, model_known, shadow_llm
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import blocks, may_leave, off_loop, unblocked
 from fineflow.ir import Op
 
 REMEMBERING = ("aget", "aput", "aset")

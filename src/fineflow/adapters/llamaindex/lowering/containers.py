@@ -41,9 +41,8 @@ from fineflow.adapters.llamaindex.lowering.index_nodes import recursing
 from fineflow.adapters.llamaindex.lowering.nonblocking import AHEAD, replace
 from fineflow.adapters.llamaindex.lowering.postprocessors import shadow_postprocessors
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING
-from fineflow.adapters.llamaindex.methods import move
 from fineflow.adapters.llamaindex.models.llms import in_turn, model_known, shadow_llm
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import may_leave, move
 
 ENGINE_METHODS = (
     *("query", "aquery", "_query", "_aquery", "retrieve", "aretrieve", "synthesize", "asynthesize"),

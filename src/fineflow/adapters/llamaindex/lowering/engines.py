@@ -26,7 +26,7 @@ from fineflow.adapters.llamaindex.inner_calls import looking_through
 from fineflow.adapters.llamaindex.lowering import containers, routers, subquestions
 from fineflow.adapters.llamaindex.lowering.containers import ENGINE_METHODS
 from fineflow.adapters.llamaindex.lowering.retrieval.retrievers import lower_retrieval, shadow_retrieval
-from fineflow.adapters.llamaindex.methods import off_loop
+from fineflow.adapters.llamaindex.thread_affinity import off_loop
 
 
 def _lower_engine(engine: Any, value: Symbol, b: IndexBuilder) -> Symbol:

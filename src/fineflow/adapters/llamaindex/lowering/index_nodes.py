@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -48,12 +48,8 @@ class _Nodes(Group):
     @contextmanager
     def here(self) -> Iterator[None]:
         """The block in which a thread of stock makes the calls; ends those that it has not made."""
-        token = _here.set(self)
-        try:
+        with closing(self), setting((_here, self)):
             yield
-        finally:
-            _here.reset(token)
-            self.close()
 
 
 _here: ContextVar[_Nodes | None] = ContextVar("fineflow_index_nodes", default=None)

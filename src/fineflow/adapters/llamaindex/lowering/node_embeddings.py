@@ -18,9 +18,9 @@ from fineflow.adapters.core.recognition import Row
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import unlowered
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, shadow_store
-from fineflow.adapters.llamaindex.methods import instead, move, preceded
+from fineflow.adapters.llamaindex.methods import instead, preceded
 from fineflow.adapters.llamaindex.models.embeddings import begin_texts, shadow_embedding
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import may_leave, move
 
 
 def _shadow_comparing(given: str, retriever: Any, site: Site) -> Any:

@@ -22,7 +22,8 @@ from llama_index.core.query_engine.router_query_engine import (
 from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from llama_index.core.utils import print_text
 
-from fineflow.adapters.llamaindex.methods import blocks, method, same, unblocked
+from fineflow.adapters.llamaindex.methods import method, same
+from fineflow.adapters.llamaindex.thread_affinity import blocks, unblocked
 from fineflow.runtime.loop.workers import in_thread
 
 AHEAD = "_fineflow_ahead"

@@ -14,9 +14,9 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.builder import IndexBuilder, asked_for, nodes_in, query_in
 from fineflow.adapters.llamaindex.inner_calls import looking_through
 from fineflow.adapters.llamaindex.lowering import node_prompts
-from fineflow.adapters.llamaindex.methods import off_loop
 from fineflow.adapters.llamaindex.models.cross_encoders import scorer_of, shadow_cross_encoder
 from fineflow.adapters.llamaindex.models.llms import in_turn
+from fineflow.adapters.llamaindex.thread_affinity import off_loop
 from fineflow.ir import Op
 
 

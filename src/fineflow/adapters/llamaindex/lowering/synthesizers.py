@@ -33,7 +33,7 @@ from fineflow.adapters.llamaindex.lowering.prompts import (
     segments,
     selected,
 )
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, off_loop, preceded
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, preceded
 from fineflow.adapters.llamaindex.models.llms import (
     in_turn,
     lane,
@@ -43,6 +43,7 @@ from fineflow.adapters.llamaindex.models.llms import (
     shadow_llm,
 )
 from fineflow.adapters.llamaindex.stores.searches import check_store
+from fineflow.adapters.llamaindex.thread_affinity import off_loop
 from fineflow.ir import Effect, Op, Primitive, Ref
 from fineflow.ir.meta import CORES
 

@@ -15,19 +15,9 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.embedding import EngineEmbedding
-from fineflow.adapters.llamaindex.methods import (
-    as_written,
-    believed_class,
-    blocks,
-    called,
-    claiming,
-    instead,
-    method,
-    preceded,
-    quiet,
-)
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead, method, preceded, quiet
 from fineflow.adapters.llamaindex.models.local import encoder_of
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import blocks, called, claiming, may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock

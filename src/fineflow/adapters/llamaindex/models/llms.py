@@ -22,20 +22,10 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed, put_on
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.components.llm import EngineLLM
-from fineflow.adapters.llamaindex.methods import (
-    believed_class,
-    blocks,
-    claiming,
-    exactly,
-    instead,
-    method,
-    quiet,
-    same,
-    unblocked,
-)
+from fineflow.adapters.llamaindex.methods import believed_class, exactly, instead, method, quiet, same
 from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import blocks, claiming, may_leave, unblocked
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive, Ref
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.executor import Execution

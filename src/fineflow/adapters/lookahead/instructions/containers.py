@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead import calls, iteration
+from fineflow.adapters.lookahead import data_calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop, unknown
@@ -55,7 +55,7 @@ def _build_slice(f: Frame, ins: Instruction) -> None:
 def _add(f: Frame, ins: Instruction) -> None:
     name = {"LIST_APPEND": "append", "SET_ADD": "add", "LIST_EXTEND": "extend"}.get(ins.name, "update")
     value = f.pop()
-    calls.change(f.walk, f.stack[-ins.arg], name, [value], {})
+    data_calls.change(f.walk, f.stack[-ins.arg], name, [value], {})
 
 
 @rule("MAP_ADD")
@@ -82,7 +82,7 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
     if walk.unsure or not walk.known(key) or not walk.whole(container) or not walk.owns(container):
         walk.touch(key)
         walk.aliases.add(value)
-        walk.taint(container)
+        walk.changes.taint(container)
     elif not walk.plain(key):
         raise Stop("stores under a key that is not plain data")
     else:
@@ -99,7 +99,7 @@ def _delete_item(f: Frame, ins: Instruction) -> None:
         return
     if type(container) not in (list, dict):
         raise Stop(f"deletes an item of a {type(container).__name__}")
-    f.walk.taint(container, moves=True)
+    f.walk.changes.taint(container, moves=True)
 
 
 @rule("LIST_TO_TUPLE")

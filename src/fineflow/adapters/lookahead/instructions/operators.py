@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead import calls, iteration
+from fineflow.adapters.lookahead import data_calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Lazy, Stop, unknown
@@ -56,14 +56,14 @@ def _binary(f: Frame, ins: Instruction) -> None:
         f.push(walk.host.joined(left, right))
         return
     if ins.arg >= 13 and type(left) in (list, set, dict):  # in place
-        f.push(calls.changed(walk, left, operate, right))
+        f.push(data_calls.changed(walk, left, operate, right))
         return
     if not walk.known(left) or not walk.known(right):
         if operate is operator.add and type(left) is type(right) is list and walk.whole(left) and walk.whole(right):
             f.push(walk.own(left + right))
             return
         if operate is operator.mod:  # a template, perhaps
-            calls.as_printed(walk, right)
+            data_calls.as_printed(walk, right)
         walk.touch(left, right)
         if operate in _DIVISIONS:
             walk.tries.raises()
@@ -162,7 +162,7 @@ def _format(f: Frame, ins: Instruction) -> None:
     value = f.pop()
     conversion = ins.arg if ins.name == "CONVERT_VALUE" else 0
     if not f.walk.known(value) or unknown(spec):
-        calls.as_printed(f.walk, value, inside=conversion > 1)
+        data_calls.as_printed(f.walk, value, inside=conversion > 1)
         f.walk.touch(value)
         f.push(UNKNOWN)
         return

@@ -47,7 +47,7 @@ def _make_cell(f: Frame, ins: Instruction) -> None:
 @rule("LOAD_DEREF")
 def _load_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
-    value = cell.value if isinstance(cell, Cell) else f.walk.assigned(cell, "", _content(cell))
+    value = cell.value if isinstance(cell, Cell) else f.walk.changes.assigned(cell, "", _content(cell))
     if value is NULL:
         raise Stop(f"reads {ins.value} before it is assigned")
     f.push(value)
@@ -71,13 +71,13 @@ def _store_cell(f: Frame, ins: Instruction) -> None:
                 f.walk.tries.assigns(cell, "", cell.value)
             cell.value = f.walk.aliases.one_of(value, cell.value) if f.walk.unsure and shared else value
     else:
-        f.walk.assign(cell, "", value, _content(cell))
+        f.walk.changes.assign(cell, "", value, _content(cell))
 
 
 @rule("STORE_GLOBAL")
 def _store_global(f: Frame, ins: Instruction) -> None:
     scope = f.owner.__globals__
-    f.walk.assign(scope, ins.value, f.pop(), scope.get(ins.value, NULL))
+    f.walk.changes.assign(scope, ins.value, f.pop(), scope.get(ins.value, NULL))
 
 
 @rule("LOAD_GLOBAL")

@@ -23,7 +23,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in
 from fineflow.adapters.llamaindex.lowering.prompts import check_template
-from fineflow.adapters.llamaindex.methods import exactly, move
+from fineflow.adapters.llamaindex.methods import exactly
 from fineflow.adapters.llamaindex.models.embeddings import query_text
 from fineflow.adapters.llamaindex.models.llms import (
     Request,
@@ -34,7 +34,7 @@ from fineflow.adapters.llamaindex.models.llms import (
     requested,
     shadow_llm,
 )
-from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave
+from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave, move
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime import events
 from fineflow.runtime.call.executor import Execution

@@ -24,11 +24,11 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.llamaindex.builder import IndexBuilder, unlowered
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import RETRIEVING, is_search, lower_search
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead, method, move
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead, method
 from fineflow.adapters.llamaindex.models.embeddings import check_embedding, query_text
 from fineflow.adapters.llamaindex.models.llms import model_effects
 from fineflow.adapters.llamaindex.stores.searches import check_store, counted
-from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave
+from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave, move
 from fineflow.ir import Effect, Effects, Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock

@@ -19,7 +19,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.llamaindex.lowering.containers import container_of
 from fineflow.adapters.llamaindex.lowering.retrieval.direct_retrievers import direct_of
 from fineflow.adapters.llamaindex.lowering.retrieval.vector_search import is_auto, is_search
-from fineflow.adapters.llamaindex.methods import blocks
+from fineflow.adapters.llamaindex.thread_affinity import blocks
 
 
 def keeps_vector(retriever: Any) -> bool:

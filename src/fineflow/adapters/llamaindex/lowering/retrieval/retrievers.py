@@ -24,8 +24,9 @@ from fineflow.adapters.llamaindex.lowering.postprocessors import lower_postproce
 from fineflow.adapters.llamaindex.lowering.retrieval import choice_retrievers, direct_retrievers, fusion, vector_search
 from fineflow.adapters.llamaindex.lowering.retrieval.direct_retrievers import MERGED
 from fineflow.adapters.llamaindex.lowering.retrieval.query_vector_order import in_turn
-from fineflow.adapters.llamaindex.methods import as_written, off_loop
+from fineflow.adapters.llamaindex.methods import as_written
 from fineflow.adapters.llamaindex.stores.searches import acounted, counted
+from fineflow.adapters.llamaindex.thread_affinity import off_loop
 from fineflow.runtime.queues.component_calls import has_limit
 
 

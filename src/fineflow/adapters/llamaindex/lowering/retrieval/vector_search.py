@@ -21,7 +21,7 @@ from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import NotLowered, believed
 from fineflow.adapters.core.unfinished import unfinished
 from fineflow.adapters.llamaindex.builder import IndexBuilder, query_in, unlowered
-from fineflow.adapters.llamaindex.methods import as_written, believed_class, blocks, called, instead, unblocked
+from fineflow.adapters.llamaindex.methods import as_written, believed_class, instead
 from fineflow.adapters.llamaindex.models.embeddings import engine_name, lower_vector, query_text, shadow_embedding
 from fineflow.adapters.llamaindex.models.llms import model_known, shadow_llm
 from fineflow.adapters.llamaindex.stores.searches import (
@@ -34,7 +34,7 @@ from fineflow.adapters.llamaindex.stores.searches import (
     searched,
     unready,
 )
-from fineflow.adapters.llamaindex.thread_affinity import may_leave
+from fineflow.adapters.llamaindex.thread_affinity import blocks, called, may_leave, unblocked
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call.executor import Execution, Work
 from fineflow.runtime.call.query import LeftToStock

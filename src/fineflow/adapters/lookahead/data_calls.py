@@ -1,0 +1,293 @@
+"""Calls on data: of trusted functions, and of methods, also of what is not known yet, of components and classes."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+from collections.abc import Callable
+from contextvars import ContextVar
+from functools import partial
+from types import FunctionType, MethodType
+from typing import TYPE_CHECKING, Any
+
+from fineflow.adapters.analysis import tables
+from fineflow.adapters.analysis.values import FRESH_ANY, LAZY, SCALAR, SHARED
+from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.lookahead import harmless
+from fineflow.adapters.lookahead.aliases import text_of
+from fineflow.adapters.lookahead.iteration import drained, elements, rest
+from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text
+from fineflow.adapters.lookahead.surroundings import TextFile, as_data, of_file, of_path, variable
+from fineflow.adapters.lookahead.values import (
+    HELD,
+    INERT,
+    NULL,
+    PATHS,
+    UNKNOWN,
+    Coroutine,
+    Lazy,
+    Local,
+    Method,
+    Named,
+    Partial,
+    Stop,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from fineflow.adapters.lookahead.walk import Walk
+
+_MOVING = frozenset({"insert", "remove", "pop", "clear", "sort", "reverse"})  # methods that give elements other places
+_COMPARING = frozenset({"add", "discard", "remove", "sort", "setdefault", "pop"})  # methods that look at elements
+_FORMAT: Any = object.__format__
+_REPR = (repr, ascii)
+_TEXTS = (str, format, *_REPR)
+_CONVERSIONS = frozenset(map(id, (int, float, complex, json.loads)))  # raise an error for some texts
+_OF_TEXT = frozenset(name for name, value in tables.READERS.items() if value == SCALAR)
+_CHARACTERS = 256  # of a text that count as one instruction
+_PARSED = 32  # the same, where they are parsed or searched
+
+
+def as_printed(walk: Walk, value: Any, *, inside: bool = False) -> None:
+    """Walks through what makes the text of an object of the user's; of what else has code, raises Stop.
+
+    inside: the object is in a container, or its ``repr`` is asked for.
+    """
+    kind = type(value)
+    if unknown(value) or not walk.whole(value):
+        walk.touch(value)
+        if value is not UNKNOWN and walk.aliases.have_code(texts=True):
+            raise Stop("makes a text of a result that is not known yet")
+    elif kind in (list, tuple, dict, set, frozenset):
+        walk.spend(len(value))
+        for each in (*value, *value.values()) if kind is dict else value:
+            as_printed(walk, each, inside=True)
+    elif isinstance(own := text_of(kind, inside=inside), FunctionType) and kind.__format__ is _FORMAT:
+        with walk.perhaps():
+            walk.call(own, [value], {})
+    else:
+        walk.touch(value)
+
+
+def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """Calls a trusted function, or makes a document or message, on plain data."""
+    signature = tables.FUNCTIONS[id(func)][1] if id(func) in tables.FUNCTIONS else None
+    if signature is not None and signature.result == LAZY:  # its result may be read in part only
+        args = [walk.aliases.one_of(UNKNOWN, rest(walk, each)) if isinstance(each, Lazy) else each for each in args]
+    args = [as_data(_whole_list(walk, each)) for each in args]
+    if not all(map(walk.known, (*args, *named.values()))):
+        for each in args if func in _TEXTS else ():
+            as_printed(walk, each, inside=func in _REPR)
+        walk.touch(*args, *named.values())
+        if id(func) in _CONVERSIONS:
+            walk.tries.raises()
+        if signature is not None and signature.result in (SCALAR, FRESH_ANY):
+            return UNKNOWN
+        return walk.aliases.one_of(UNKNOWN, *args, *named.values())
+    if not all(map(walk.plain, (*args, *named.values()))):
+        raise Stop(f"calls {getattr(func, '__name__', 'a function')} with something that is not plain data")
+    walk.spend(sum(len(each) for each in args if type(each) is str) // _PARSED)
+    if signature is not None:  # what it returns may hold what it gets
+        value = as_text(func(*args, **named))
+        return value if signature.result == SHARED and type(value) in (list, dict, set) else walk.own(value)
+    return walk.own(
+        as_text(func(*map(walk.copied, args), **{name: walk.copied(value) for name, value in named.items()}))
+    )
+
+
+def method(walk: Walk, called: Method, args: list[Any], named: dict[str, Any]) -> Any:
+    """Calls a method of data, of something unknown, of a component or of a class."""
+    owner, name = called
+    if owner is INERT:
+        return _of_unknown(walk, owner, name, args, named)
+    if isinstance(owner, Coroutine):
+        return _of_coroutine(walk, owner, name)
+    if not walk.whole(owner):
+        if name in tables.READERS or name in tables.MUTATORS or name in OF_RESULTS or name in tables.MATCH_METHODS:
+            return _of_unknown(walk, owner, name, args, named)
+        raise Stop(f"calls .{name}() of a result that is not known yet")
+    if walk.host.knows(owner):
+        walk.tries.risks += 1
+        if walk.host.awaits(owner, name):
+            return Coroutine(lambda: walk.host.call(owner, name, args, named, sure=not walk.unsure), walk.unsure)
+        return walk.host.call(owner, name, args, named, sure=not walk.unsure)
+    if isinstance(owner, type):
+        return of_class(walk, owner, name, args, named)
+    if isinstance(owner, ContextVar) and name == "get" and not named:
+        return variable(walk, owner, args)
+    if isinstance(owner, TextFile):
+        return of_file(walk, owner, name, [*args, *named])
+    if type(owner) in PATHS:
+        return of_path(walk, owner, name, args, named)
+    if name not in tables.MUTATORS:
+        owner = as_data(owner)
+    if name in ("items", "keys", "values") and type(owner) is dict:
+        return _view(walk, owner, name)
+    if name in ("get", "copy") and type(owner) in (dict, list):
+        return _read(walk, owner, name, args)
+    args = [_whole_list(walk, each) for each in args]
+    matches = isinstance(owner, harmless.PATTERNS)
+    if name in tables.READERS or name in OF_RESULTS or matches:
+        if matches and name not in tables.PATTERN_METHODS | tables.MATCH_METHODS:
+            raise Stop(f"calls .{name}() of a {type(owner).__name__}")
+        if not walk.known(owner) or not all(map(walk.known, (*args, *named.values()))):
+            _fill_in(walk, name, args, named)
+            walk.touch(owner, *args, *named.values())
+            return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(UNKNOWN, owner, *args, *named.values())
+        if not matches and not walk.plain(owner):
+            raise Stop(f"calls .{name}() of something that is not plain data")
+        walk.spend(len(owner) // _CHARACTERS if type(owner) is str else 1)
+        return builtin(walk, getattr(owner, name), args, named)
+    if name in tables.MUTATORS and type(owner) in (list, dict, set):
+        return change(walk, owner, name, args, named)
+    raise Stop(f"calls .{name}() of a {type(owner).__name__}")
+
+
+def _of_unknown(walk: Walk, owner: Any, name: str, args: list[Any], named: dict[str, Any]) -> Any:
+    """Calls a method of data on something unknown."""
+    given = [*map(partial(_whole_list, walk), args), *named.values()]
+    if name == "sort" or (owner is INERT and any(isinstance(each, Local | FunctionType) for each in given)):
+        key, given = given[-1:], given[:-1]
+        with walk.perhaps():
+            for each in key:
+                walk.call(each, [walk.aliases.part(owner)], {}) if _calls(each) else walk.touch(each)
+    _fill_in(walk, name, args, named)
+    walk.touch(owner, *given)
+    if name in tables.MUTATORS or (owner is INERT and name not in tables.READERS):
+        walk.aliases.store(*given)
+        if type(owner) in (list, dict, set):
+            walk.changes.taint(owner, moves=True)
+        else:
+            walk.aliases.change(owner, name)
+    return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(walk.aliases.part(owner), *given)
+
+
+def _fill_in(walk: Walk, name: str, args: list[Any], named: Named) -> None:
+    for each in (*args, *named.values()) if name == "format" else ():
+        as_printed(walk, each)
+
+
+def _calls(value: Any) -> bool:
+    return isinstance(value, Local | Method | Partial | FunctionType | MethodType | functools.partial)
+
+
+def _of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
+    begun = owner.result is not NULL
+    if name in ("add_done_callback", "send", "throw", "set_name") or (name == "cancel" and begun):
+        raise Stop(f"calls .{name}() of a coroutine")
+    if name in ("close", "cancel"):
+        walk.tasks.drops(owner)
+        if walk.unsure:
+            raise Stop("ends a coroutine in some cases")
+        owner.work = _ended
+    return owner.result if name == "result" and begun else UNKNOWN
+
+
+def _ended() -> Any:
+    raise Stop("awaits what it has ended")
+
+
+def of_class(walk: Walk, kind: Any, name: str, args: list[Any], named: dict[str, Any]) -> Any:
+    """Calls ``kind.name(...)``."""
+    if (id(kind), name) in tables.CLASS_METHODS:
+        return builtin(walk, getattr(kind, name), args, named)
+    if harmless.of_class(kind, name):
+        return UNKNOWN
+    found = inspect.getattr_static(kind, name, None)
+    if not of_package(kind.__module__):
+        if isinstance(found, staticmethod | classmethod) and isinstance(found.__func__, FunctionType):
+            first = [kind] if isinstance(found, classmethod) else []
+            return walk.call(found.__func__, [*first, *args], named)
+        if isinstance(found, FunctionType):
+            return walk.call(found, args, named)
+    return walk.host.made(kind, name, args, named)
+
+
+def _whole_list(walk: Walk, value: Any) -> Any:
+    """Returns a list of what a lazy iterator yields; other values unchanged."""
+    if not isinstance(value, Lazy):
+        return value
+    found = drained(walk, value)
+    return HELD if found is None else found
+
+
+def _view(walk: Walk, owner: dict[Any, Any], name: str) -> Any:
+    if name == "items":
+        return walk.own([walk.own(item) for item in owner.items()])
+    return walk.own(list(owner if name == "keys" else owner.values()))
+
+
+def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
+    if name == "copy":
+        return walk.own(owner.copy())
+    if type(owner) is not dict or not all(map(walk.plain, args[:1])):
+        raise Stop("looks up something that is not plain data")
+    return owner.get(*args)
+
+
+def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
+    """Calls a method that changes a container of the walk's own."""
+    if name == "append" and not walk.unsure and walk.owns(owner) and walk.whole(owner):
+        walk.tries.changes(owner)
+        owner.append(*args)
+        return None
+    if name not in ("append", "insert", "add", "setdefault"):
+        args = [_whole_list(walk, each) for each in args]
+    others, whole = not walk.owns(owner) or walk.unsure or named, all(map(walk.whole, args))
+    if others or not whole:
+        _look_into(walk, owner, args, named)
+    if (
+        others
+        or (name not in ("append", "insert") and not whole)
+        or (name in _COMPARING and not (walk.known(owner) and all(map(walk.plain, args[:1]))))
+        or (name == "sort" and not walk.plain(owner))
+    ):
+        walk.changes.taint(owner, moves=name in _MOVING)
+        return walk.aliases.one_of(UNKNOWN, owner, *args) if tables.MUTATORS[name] else None
+    if name in ("extend", "update"):
+        args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]
+    walk.tries.changes(owner)
+    return getattr(owner, name)(*args)
+
+
+def _items(walk: Walk, value: Any) -> Any:
+    """Returns a dict, or a list of pairs, with which a dict is updated. Raises Stop for what may run code."""
+    value = as_data(value)
+    if type(value) is dict:
+        return value
+    found = elements(walk, value)
+    if found is None or not all(type(each) in (tuple, list, str) for each in found):
+        raise Stop(f"updates a dict with a {type(value).__name__}")
+    return found
+
+
+def _look_into(walk: Walk, owner: Any, args: list[Any], named: Named) -> None:
+    """Does what a change runs of the user's code where its outcome is unknown."""
+    for each in named.values():
+        if _calls(each):  # the key of a sort
+            with walk.perhaps():
+                walk.call(each, [walk.aliases.one_of(UNKNOWN, *owner)], {})
+    walk.touch(*(each for each in args if not walk.whole(each)))
+    walk.aliases.add(*args)
+
+
+def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: Any) -> Any:
+    """Returns ``left`` after an operator in place, such as ``+=`` of a list."""
+    if isinstance(right, Lazy):
+        right = _whole_list(walk, right)
+    if not walk.owns(left):
+        walk.touch(right)
+        walk.aliases.add(right)
+        walk.changes.taint(left)
+        return left
+    found = elements(walk, right) if type(left) is list and operate.__name__ == "add" else None
+    if found is None:
+        walk.touch(right)
+    walk.aliases.add(right)
+    if walk.unsure or found is None or not walk.whole(left):
+        walk.changes.taint(left)
+    else:
+        walk.tries.changes(left)
+        left.extend(found)
+    return left
