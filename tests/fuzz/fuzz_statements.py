@@ -177,9 +177,15 @@ def task_and_change(g: Writer) -> None:
         read = f"texts(await {target.one}.ainvoke(question))"
     read = read or f"await ask.ainvoke({{'text': str({g.pick(target.reads).format(a=target.one)})}})"
     g.write(f"async def {k}():\n    return {read}")
-    g.write(
-        g.pick([f"{later} = {k}()", f"{later} = asyncio.create_task({k}())", f"{later} = asyncio.ensure_future({k}())"])
+    made = g.pick(
+        ["{k}()", "asyncio.create_task({k}())", "asyncio.ensure_future({k}())", "asyncio.gather({k}())", "group"]
     )
+    if made == "group":
+        g.write(
+            f"async with asyncio.TaskGroup() as group:\n    {later} = group.create_task({k}())\n    {act(repr('in'))}"
+        )
+    else:
+        g.write(f"{later} = {made.format(k=k)}")
     if g.chance(0.5):
         calls(g)
     g.write(act("'later'"))

@@ -35,6 +35,7 @@ from fineflow.adapters.lookahead.values import (
     Partial,
     Progress,
     Stop,
+    TaskGroup,
     unknown,
 )
 
@@ -332,6 +333,7 @@ SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
     id(copy.deepcopy): partial(_copy, copy.deepcopy),
     id(dataclasses.replace): _replaced,
     id(asyncio.gather): _gathered,
+    id(asyncio.TaskGroup): lambda walk, args, named: TaskGroup(),
     **dict.fromkeys(map(id, (asyncio.create_task, asyncio.ensure_future, asyncio.shield)), _task),
     id(asyncio.wait_for): _awaited_in_time,
     id(asyncio.to_thread): _in_thread,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import json
@@ -32,6 +33,7 @@ from fineflow.adapters.lookahead.values import (
     Named,
     Partial,
     Stop,
+    TaskGroup,
     unknown,
 )
 
@@ -103,6 +105,8 @@ def method(walk: Walk, called: Method, args: list[Any], named: dict[str, Any]) -
         return _of_unknown(walk, owner, name, args, named)
     if isinstance(owner, Coroutine):
         return _of_coroutine(walk, owner, name)
+    if isinstance(owner, TaskGroup):
+        return _of_group(walk, owner, name, args)
     if not walk.whole(owner):
         if name in tables.READERS or name in tables.MUTATORS or name in OF_RESULTS or name in tables.MATCH_METHODS:
             return _of_unknown(walk, owner, name, args, named)
@@ -182,6 +186,20 @@ def _of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
             raise Stop("ends a coroutine in some cases")
         owner.work = _ended
     return owner.result if name == "result" and begun else UNKNOWN
+
+
+def _of_group(walk: Walk, group: TaskGroup, name: str, args: list[Any]) -> Any:
+    if name == "create_task":
+        group.tasks.append(walk.call(asyncio.create_task, args, {}))
+        return group.tasks[-1]
+    if name != "__aexit__":
+        raise Stop(f"calls .{name}() of a TaskGroup")
+
+    def ends() -> None:
+        for each in group.tasks:
+            walk.awaited(each)
+
+    return Coroutine(ends, walk.unsure)
 
 
 def _ended() -> Any:

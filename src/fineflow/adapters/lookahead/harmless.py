@@ -5,6 +5,7 @@ Stock calls them; a walk only needs to get past them. Some it computes, as they 
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import contextlib
 import dataclasses
@@ -59,6 +60,7 @@ _FUNCTIONS = _by_id(
         INERT: [
             *_named(collections, "defaultdict Counter deque OrderedDict"),
             *_named(hashlib, "md5 sha1 sha256 sha512"),
+            *_named(asyncio, "timeout timeout_at"),
         ],
         SWALLOWS: [contextlib.suppress],
     }

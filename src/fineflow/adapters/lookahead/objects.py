@@ -25,6 +25,7 @@ from fineflow.adapters.lookahead.values import (
     Partial,
     Progress,
     Stop,
+    TaskGroup,
     unknown,
 )
 from fineflow.adapters.python.parts import ABSENT, class_of, inherited
@@ -60,15 +61,13 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return walk.aliases.part(INERT if isinstance(obj, Progress) else obj)
     if walk.host.knows(obj):
         return _of_component(walk, obj, name)
-    if isinstance(obj, TextFile):
+    if isinstance(obj, TextFile | Coroutine | TaskGroup):
         return Method(obj, name)
     if type(obj) in PATHS and name in _OF_PATHS:
         return getattr(obj, name)
     if type(obj) in _DATA or type(obj) in _OF_PYTHON or type(obj) in PATHS or isinstance(obj, harmless.PATTERNS):
         if not hasattr(type(obj), name):
             raise Stop("may raise an exception")
-        return Method(obj, name)
-    if isinstance(obj, Coroutine):
         return Method(obj, name)
     if type(obj) is ModuleType:
         value = walk.changes.assigned(vars(obj), name, vars(obj).get(name, NULL))

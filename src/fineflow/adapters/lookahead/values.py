@@ -134,6 +134,15 @@ class Coroutine:
         self.result: Any = NULL
 
 
+class TaskGroup:
+    """An ``asyncio.TaskGroup``, whose block ends when its tasks have ended."""
+
+    __slots__ = ("tasks",)
+
+    def __init__(self) -> None:
+        self.tasks: list[Any] = []
+
+
 def unknown(value: Any) -> bool:
     """Returns True for a value that is not known yet."""
     return type(value) is Unknown
@@ -148,7 +157,7 @@ class Cell:
         self.value = value
 
 
-STAND_INS = (Local, Method, Partial, Lazy, Progress, Coroutine, Awaited, Cell)
+STAND_INS = (Local, Method, Partial, Lazy, Progress, Coroutine, Awaited, TaskGroup, Cell)
 """Classes of the walk's own values: where they are, stock has objects of other classes."""
 
 

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import TextFile
-from fineflow.adapters.lookahead.values import HANDLED, HELD, INERT, NULL, SWALLOWS, UNKNOWN, Awaited, Progress, Stop
+from fineflow.adapters.lookahead.values import (
+    HANDLED,
+    HELD,
+    INERT,
+    NULL,
+    SWALLOWS,
+    UNKNOWN,
+    Awaited,
+    Method,
+    Progress,
+    Stop,
+    TaskGroup,
+)
 from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
@@ -130,6 +142,14 @@ def _enter(f: Frame, ins: Instruction) -> None:
     if manager is not INERT and not isinstance(manager, Progress | TextFile):
         raise Stop(f"enters a {type(manager).__name__}")
     f.stack += [INERT, manager]  # its exit, and what it returns
+
+
+@rule("BEFORE_ASYNC_WITH")
+def _aenter(f: Frame, ins: Instruction) -> None:
+    manager = f.pop()
+    if manager is not INERT and not isinstance(manager, TaskGroup):
+        raise Stop(f"enters a {type(manager).__name__}")
+    f.stack += [INERT if manager is INERT else Method(manager, "__aexit__"), Awaited(manager)]
 
 
 @rule("WITH_EXCEPT_START")
