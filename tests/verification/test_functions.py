@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -104,11 +105,29 @@ def test_functions_that_only_call_components_are_verified(step: Any, entry: str)
         (of_writing, "of_writing .* calls a component in which writes .* may have effects: it calls .append"),
     ],
 )
-def test_functions_that_do_more_are_not(step: Any, why: str) -> None:
-    fast = optimized(RunnableLambda(step))
-    fast.invoke("where?")
+@pytest.mark.parametrize("entry", ["invoke", "called"])
+def test_functions_that_do_more_are_not(step: Any, why: str, entry: str) -> None:
+    fast = optimized(step if entry == "called" else RunnableLambda(step))
+    getattr(fast, entry, fast)("where?")
     [reason] = fineflow.verified(10).skipped
     assert re.search(why, reason), reason
+
+
+@pytest.mark.parametrize("function", [answer, from_store])
+def test_functions_of_their_own_are_verified(function: Any) -> None:
+    fast = optimized(function)
+    assert fast("where?") == function("where?")
+    found = fineflow.verified(10)
+    assert (found.verified, found.equal, dict(found.skipped)) == (1, 1, {})
+
+
+def test_coroutine_functions_are_not() -> None:
+    async def awaits(question: str) -> str:
+        return str(await grader.ainvoke({"text": question})) + str((await model.ainvoke(question)).content)
+
+    asyncio.run(optimized(awaits)("where?"))
+    [reason] = fineflow.verified(10).skipped
+    assert reason.endswith("may have effects: it is a coroutine function")
 
 
 def test_a_difference_inside_a_function_is_reported() -> None:

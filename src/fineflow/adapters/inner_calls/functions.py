@@ -20,7 +20,7 @@ import wrapt
 from fineflow.adapters.core.builder import Builder, Leaf
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.framework import Framework, Lowered, Planner
-from fineflow.adapters.core.invocation import Invocation
+from fineflow.adapters.core.invocation import Again, Invocation, copied
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Shadows
@@ -67,6 +67,25 @@ def optimized_function(func: Any, options: Options, framework: Framework, planne
     return OptimizedFunction(func, options, framework, planner)
 
 
+class FunctionCall(Invocation):
+    """One call of a function."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, args: Sequence[Any], named: Mapping[str, Any], *, sync: bool, streaming: bool) -> None:
+        super().__init__(CALL, True, lambda runs: runs(*args, **named), sync=sync, streaming=streaming)
+        self._given = args, named
+
+    def again(self) -> Again:
+        given = copied(self._given, "arguments")
+
+        def call(runs: Any) -> Any:
+            args, named = copied(given, "arguments")
+            return runs(*args, **named)
+
+        return CALL, call, lambda: (*given[0], *given[1].values())
+
+
 class OptimizedFunction(Planned):
     """A function. What a class makes of one that is its attribute is a ``BoundFunction``.
 
@@ -84,7 +103,7 @@ class OptimizedFunction(Planned):
             func(*args, **named).close() if not flags & inspect.CO_ASYNC_GENERATOR else func(*args, **named)
         streams = bool(flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR))
         sync = not flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR)
-        call = Invocation(CALL, True, lambda runs: runs(*args, **named), sync=sync, streaming=streams)
+        call = FunctionCall(args, named, sync=sync, streaming=streams)
         if not flags & _LATER:
             return self._self_call(call)
         if not streams:

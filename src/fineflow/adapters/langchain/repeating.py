@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import FunctionType
 from typing import Any
 
 from langchain_core.callbacks.base import BaseCallbackManager
@@ -21,6 +22,7 @@ from fineflow.adapters.core.invocation import Unrepeatable, sync_name
 from fineflow.adapters.core.proxy import merged
 from fineflow.adapters.core.trust import of_packages_class
 from fineflow.adapters.langchain.user_functions import functions_of, methods_of
+from fineflow.declare import undeclared
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.reruns import noted, repeating
 
@@ -140,9 +142,10 @@ def asked(step: Any) -> tuple[Sequence[Any], Callable[[], bool]] | str:
 
     If they may do anything else that changes something, a reason. Only sync functions: a step is repeated by these.
     """
-    found = [asking(func, reads) for func in functions_of(step).values() if not inspect.iscoroutinefunction(func)]
+    own = [undeclared(step)] if isinstance(step, FunctionType) else functions_of(step).values()
+    found = [asking(func, reads) for func in own if not inspect.iscoroutinefunction(func)]
     if not found:
-        return ""
+        return "is a coroutine function" if isinstance(step, FunctionType) else ""
     if refused := [verdict.reason for verdict, _ in found if not verdict.pure]:
         return refused[0]
     called = [each for _, components in found for each in components if isinstance(each, Runnable)]
