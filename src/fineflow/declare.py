@@ -12,9 +12,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import FunctionType, MethodType
 from typing import Any, TypeVar, cast
 
@@ -33,13 +33,14 @@ def resource_name(resource: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """Declaration of one function: the resources it reads and writes; no resources means pure.
+    """Declaration of one function: the resources it reads and writes; no resources means pure. name: of a method.
 
     Keeps the resources alive, so that their ids are not reused.
     """
 
     reads: tuple[Any, ...] = ()
     writes: tuple[Any, ...] = ()
+    name: str = field(default="", compare=False)
 
     def effects(self, name: Callable[[Any], str] = resource_name) -> Effects:
         """Returns the effects of a primitive; ``name`` gives the name of a resource in the graph."""
@@ -54,7 +55,9 @@ class Declaration:
 
 
 # By the id of a function, and of a bound method's object and function: the function or the object, and the declaration.
-_declared: dict[int | tuple[int, int], tuple[weakref.ref[Any], Declaration]] = {}
+_Table = dict[int | tuple[int, int], tuple[weakref.ref[Any], Declaration]]
+_declared: _Table = {}
+_unheard: _Table = {}  # those that write, of what comes back as it is: nobody notices its calls
 
 
 def pure(func: F) -> F:
@@ -79,8 +82,9 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
 
     It is believed wherever it is called: as a step of a chain, as a tool, in a node, in a function that another one
     calls. A function comes back in a wrapper: of one that only reads, calls in nodes and functions find by it what has
-    begun before; calls of one that writes are noticed, so that what was read too early is read again. A function of a
-    library, ``fineflow.effects(reads="the web")(httpx.get)``, is replaced in its module or class as well, but not where
+    begun before; calls of one that writes are noticed, so that what was read too early is read again. Calls of a bound
+    method, a partial or another object that writes are not, so nothing that reads the same starts early. A function of
+    a library, ``fineflow.effects(reads="the web")(httpx.get)``, is replaced in its module or class, too, but not where
     others have imported it by name. In another thread it may not need a lock that the caller holds, or a connection
     that belongs to its thread. One that calls components, or looks at the run that it belongs to (``interrupt``,
     ``get_config``), is called in its place, and so are calls after a change of something that the calling function did
@@ -104,9 +108,13 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
         raise ValueError("effects() was given None among its resources: name a resource by a string, or by its object")
 
     def decorate(func: F) -> F:
-        promise = Declaration(read, written)
+        promise = Declaration(read, written, func.__name__ if isinstance(func, MethodType) else "")
         _declare(func, promise)
-        if type(func) is not FunctionType or undeclared(func) is not func or _is_generator(func):
+        in_pieces = inspect.isasyncgenfunction(func) if written else _is_generator(func)
+        plain = type(func) is FunctionType and not in_pieces
+        if written and not plain:
+            _keep(func, promise, _unheard)
+        if not plain or undeclared(func) is not func:
             return func
         wrapper = _telling(func, written) if written else _wrapped(func)
         _declare(wrapper, promise)
@@ -119,10 +127,21 @@ def effects(*misplaced: Any, reads: Any = None, writes: Any = None) -> Callable[
 active: ContextVar[Any] = ContextVar("fineflow_inner_calls", default=None)
 """The user function that stock is running here (``InnerCalls``), if calls in it may have begun already; else None."""
 
-writing: list[Callable[[Sequence[Any]], None]] = []
-"""Called with the resources that a function is declared to write, when it begins and when it ends."""
+writing: list[Callable[[Sequence[Any]], AbstractContextManager[None]]] = []
+"""Return the block in which a function runs that is declared to write these resources."""
 
 _NAMES = ("call", "acall")  # of a call of a function, and of a coroutine function, as of a method
+
+
+def unheard() -> Iterator[tuple[Any, Declaration]]:
+    """Yields what is declared to write and whose calls ``writing`` does not get to know, and its declaration.
+
+    Of a bound method its object.
+    """
+    for reference, promise in list(_unheard.values()):
+        if (found := reference()) is not None:
+            yield found, promise
+
 
 _WRAPS = "__fineflow_declared__"  # attribute of a wrapper: itself, and the function
 
@@ -168,30 +187,33 @@ def _wrapped(func: FunctionType) -> Any:
 
 
 def _telling(func: FunctionType, written: Sequence[Any]) -> Any:
-    """Returns a function that does what ``func`` does, and tells ``writing`` when it begins and ends."""
+    """Returns a function that does what ``func`` does, in the blocks of ``writing``."""
 
     @functools.wraps(func)
     def called(*args: Any, **named: Any) -> Any:
-        _tell(written)
-        try:
+        with _telling_of(written):
             return func(*args, **named)
-        finally:
-            _tell(written)
 
     @functools.wraps(func)
     async def acalled(*args: Any, **named: Any) -> Any:
-        _tell(written)
-        try:
+        with _telling_of(written):
             return await func(*args, **named)
-        finally:
-            _tell(written)
 
-    return _marked(acalled if inspect.iscoroutinefunction(func) else called, func)
+    @functools.wraps(func)
+    def pieces(*args: Any, **named: Any) -> Any:
+        with _telling_of(written):
+            return (yield from func(*args, **named))
+
+    kinds = {inspect.iscoroutinefunction: acalled, inspect.isgeneratorfunction: pieces}
+    return _marked(next((made for is_one, made in kinds.items() if is_one(func)), called), func)
 
 
-def _tell(resources: Sequence[Any]) -> None:
-    for each in writing:
-        each(resources)
+@contextmanager
+def _telling_of(resources: Sequence[Any]) -> Iterator[None]:
+    with ExitStack() as stack:
+        for each in writing:
+            stack.enter_context(each(resources))
+        yield
 
 
 def _marked(wrapper: Any, func: FunctionType) -> Any:
@@ -354,19 +376,19 @@ def _declare(func: Any, found: Declaration) -> None:
         _keep(each, found)
 
 
-def _keep(func: Any, found: Declaration) -> None:
+def _keep(func: Any, found: Declaration, table: _Table = _declared) -> None:
     """Notes the declaration of a function; of a bound method for this one object."""
     bound = isinstance(func, MethodType)
     key: Any = (id(func.__self__), id(func.__func__)) if bound else id(func)
 
     def forget(dead: weakref.ref[Any]) -> None:
-        entry = _declared.get(key)
+        entry = table.get(key)
         if entry is not None and entry[0] is dead:
-            del _declared[key]
+            del table[key]
 
     try:
         reference = weakref.ref(func.__self__ if bound else func, forget)
     except TypeError:
         raise TypeError(f"effects cannot be declared of {_kind(func)}: wrap it in a function of your own") from None
     with _lock:
-        _declared[key] = (reference, found)
+        table[key] = (reference, found)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from fineflow.runtime.call import written
-from fineflow.runtime.call.written import NOTHING, count, version
+from fineflow.runtime.call.written import NOTHING, searching, version, writing
 
 
 @pytest.fixture(autouse=True)
 def keys_are_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(written, "finders", [lambda component: component])
+
+
+def count(keys: Iterable[object]) -> None:
+    with writing(keys):
+        pass
 
 
 def test_a_write_to_one_of_several_stores_ends_a_version() -> None:
@@ -32,12 +37,25 @@ def test_what_searches_nothing_always_holds() -> None:
     assert before.holds() and NOTHING.holds()
 
 
-def test_a_search_during_a_write_is_out_of_date_at_its_end() -> None:
-    count(["a"])
-    during = version(("a",))
-    assert during.holds()
-    count(["a"])
-    assert not during.holds()
+@pytest.mark.parametrize("key", ["a", "b"])
+def test_nobody_can_tell_what_a_search_finds_while_somebody_writes(key: str) -> None:
+    before = version(("a", "b"))
+    with writing([key, "c"]) as others, writing([key]):
+        assert not before.holds()
+        during, other = version(("a", "b")), version(("d",))
+        others.append("d")
+    assert not during.holds() and during.keys is None
+    assert not other.holds()
+    assert version(("a", "b", "d")).holds()
+
+
+def test_what_a_search_writes_is_no_write() -> None:
+    before = version(("a",))
+    token = searching.set(True)
+    with writing(["a"]):
+        assert version(("a",)).holds()
+    searching.reset(token)
+    assert before.holds()
 
 
 def test_many_other_stores_do_not_end_the_versions_that_come_after_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache, partial
 from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
 from fineflow.adapters.core.installers import of_application
 from fineflow.adapters.inner_calls.entry_wrappers import wrap_method
-from fineflow.declare import declaration, writing
+from fineflow.declare import Declaration, declaration, unheard, writing
 from fineflow.runtime.call import written
 
 _WRITES = re.compile(
@@ -43,21 +43,38 @@ def keys(component: Any) -> Sequence[Hashable] | None:
     """Returns the keys of all stores that a component searches, writes to which count from now on.
 
     For a declared function, or a tool of one, these are what it is declared to read, and the stores in that. None if it
-    holds too much to be looked at.
+    holds too much to be looked at, or something writes to it whose calls nobody notices.
     """
+    found = _keys(component)
+    unnoticed = {key for owner, promise in unheard() for key in _written_by(owner, promise)}
+    return None if found is None or not unnoticed.isdisjoint(found) else found
+
+
+def _written_by(owner: Any, promise: Declaration) -> Iterator[Hashable]:
+    """Yields the keys of what is written by something that is declared to write. owner: it, or a method's object."""
+    kind: Any = type(owner)
+    for each in promise.writes:
+        if each is owner and promise.name in _writers(kind):  # counts as a write of a store's
+            continue
+        yield key_of(each)
+        for part in () if isinstance(each, str) else _held(each) or ():
+            yield from _keys_of(part)
+
+
+def _keys(component: Any) -> Sequence[Hashable] | None:
     held = _attributes(component)
     functions = [held.get(name) for name in ("func", "coroutine") if "args_schema" in held]
     for function in (*functions, component):
         if (promise := declaration(function)) is not None:
             named = tuple(map(key_of, promise.reads))
-            found = [keys(read) for read in promise.reads if not isinstance(read, str)]
-            return None if None in found else (*named, *(key for each in found for key in each or ()))
+            inside = [_keys(read) for read in promise.reads if not isinstance(read, str)]
+            return None if None in inside else (*named, *(key for each in inside for key in each or ()))
     parts = tuple((id(each), len(each) if type(each) in _CONTAINERS else 0) for each in held.values())
     kept = _known.get(id(component))
     if kept is not None and kept[0]() is component and kept[1] == parts:
         return kept[2]
-    stores = _held(component)
-    made = None if stores is None else tuple(dict.fromkeys(key for store in stores for key in _watched(store)))
+    found = _held(component)
+    made = None if found is None else tuple(dict.fromkeys(key for each in found for key in _watched(each)))
     with suppress(TypeError):  # it cannot be weakly referenced
         _known[id(component)] = weakref.ref(component, partial(_forget, id(component))), parts, made
     return made
@@ -71,20 +88,25 @@ def _forget(number: int, dead: weakref.ref[Any], known: Any = _known) -> None:  
         del known[number]
 
 
-def _watched(store: Any) -> Iterator[Hashable]:
-    kind: Any = type(store)
+def _watched(part: Any) -> Iterator[Hashable]:
+    """Yields the keys of a part of a component, and sees to it that what its methods write counts, if it is a store."""
+    kind: Any = type(part)
     for name in _writers(kind):
         own = inspect.getattr_static(kind, name, None)
         if isinstance(own, FunctionType) and not own.__code__.co_flags & _GENERATORS:
             wrap_method(kind, name, _writing, _awriting, anybodys=True)
-    yield key_of(store)
-    yield from map(id, _containers(store))
-    yield from _collections(store)
+    return _keys_of(part)
+
+
+def _keys_of(part: Any) -> Iterator[Hashable]:
+    yield key_of(part)
+    yield from map(key_of, _containers(part))
+    yield from _collections(part)
 
 
 def _held(component: Any) -> list[Any] | None:
-    """Returns the stores that a component holds, itself among them; None if it holds too much."""
-    todo, seen, stores = deque([component]), set[int](), list[Any]()
+    """Returns what a component holds that is no data, itself among them; None if it holds too much."""
+    todo, seen, found = deque([component]), set[int](), list[Any]()
     while todo:
         each = todo.popleft()
         if type(each) in _SCALARS or id(each) in seen:
@@ -101,9 +123,8 @@ def _held(component: Any) -> list[Any] | None:
             todo.extend((each.func, *each.args, *each.keywords.values()))
         elif each is component or _is_looked_into(kind):
             todo.extend(_attributes(each).values())
-            if _writers(kind):
-                stores.append(each)
-    return stores
+            found.append(each)
+    return found
 
 
 def _objects(container: Any) -> Sequence[Any]:
@@ -152,6 +173,8 @@ def _writers(kind: type) -> tuple[str, ...]:
 
 def key_of(resource: Any) -> Hashable:
     """Returns the key of a store, or of a resource that is declared: by a text, or by the object that it is."""
+    if type(resource) in _CONTAINERS:
+        return id(resource)
     return ("named", resource) if isinstance(resource, str) else ("store", id(resource))
 
 
@@ -165,26 +188,22 @@ def _collections(store: Any) -> list[Hashable]:
     return [f"chroma:{each.id}" for each in values if str(type(each).__module__).startswith("chromadb.api.models.")]
 
 
-class _Write:
-    """Counts a write at its begin and at its end, to the store and to those over the containers that it has changed."""
-
-    def __init__(self, store: Any) -> None:
-        self._store = store
-
-    def __enter__(self) -> None:
-        # By their ids: a session counts who refers to a container (``deferred_writes``).
-        self._before = {id(each): len(each) for each in _containers(self._store)}
-        written.count((key_of(self._store), *_collections(self._store)))
-
-    def __exit__(self, *_: object) -> None:
-        now = {id(each): len(each) for each in _containers(self._store)}
-        changed = [key for key, length in now.items() if self._before.get(key) != length]
-        written.count((key_of(self._store), *_collections(self._store), *changed))
+@contextmanager
+def _write(store: Any) -> Iterator[None]:
+    """The block in which something writes to a store, and to those over the containers that it has changed by then."""
+    # By their ids: a session counts who refers to a container (``deferred_writes``).
+    before = {id(each): len(each) for each in _containers(store)}
+    with written.writing((key_of(store), *_collections(store))) as others:
+        try:
+            yield
+        finally:
+            now = {id(each): len(each) for each in _containers(store)}
+            others += [*_collections(store), *(key for key, length in now.items() if before.get(key) != length)]
 
 
 def _writing(own: Any, name: str) -> Any:
     def method(store: Any, /, *args: Any, **named: Any) -> Any:
-        with _Write(store):
+        with _write(store):
             return own.__get__(store, type(store))(*args, **named)
 
     return method
@@ -192,10 +211,21 @@ def _writing(own: Any, name: str) -> Any:
 
 def _awriting(own: Any, name: str) -> Any:
     async def method(store: Any, /, *args: Any, **named: Any) -> Any:
-        with _Write(store):
+        with _write(store):
             return await own.__get__(store, type(store))(*args, **named)
 
     return method
 
 
-writing.append(lambda resources: written.count(map(key_of, resources)))
+@contextmanager
+def _declared_write(resources: Sequence[Any]) -> Iterator[None]:
+    """The block in which a function runs that is declared to write these resources, and the stores that they hold."""
+    with ExitStack() as stack:
+        for each in resources:
+            stack.enter_context(written.writing((key_of(each),)))
+            for store in () if isinstance(each, str) else _held(each) or ():
+                stack.enter_context(_write(store))
+        yield
+
+
+writing.append(_declared_write)

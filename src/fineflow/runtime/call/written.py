@@ -2,14 +2,15 @@
 
 A search may begin long before stock gets there. What another branch, a task, a thread or a handler adds meanwhile,
 stock would find. So each write to a store counts at its begin and at its end, and a search that began ahead notes the
-count.
+count. While a write is under way, nobody can tell how much of it a search finds.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from fineflow.runtime.forks import in_child
 _MOST = 4096  # stores whose last write is known
 
 _last: OrderedDict[Hashable, int] = OrderedDict()  # numbers of the last writes to stores, by their keys
+_under_way = Counter[Hashable]()  # writes that have begun and not ended, by the keys of their stores
 _lock = threading.RLock()  # reentrant: what the collector ends inside may write
 _number = _forgotten = 0  # of the last write, and of the last one that is no longer known
 
@@ -30,15 +32,16 @@ A tuple is the key of a store itself. () if there is no store, None if the compo
 
 @in_child
 def _forget() -> None:
-    # The thread that may hold the lock does not exist there.
+    # The threads that may hold the lock, or write, do not exist there.
     global _lock
     _lock = threading.RLock()
+    _under_way.clear()
 
 
 class Version(NamedTuple):
     """The state of the stores that a component searches, at a moment. number: of the last write by then, of any store.
 
-    keys: of the stores; None if they are not known.
+    keys: of the stores; None if they are not known, or somebody is writing to one.
     """
 
     number: int
@@ -65,7 +68,10 @@ searching: ContextVar[bool] = ContextVar("fineflow_searching", default=False)
 
 def version(component: Any) -> Version:
     """Returns what a component finds now."""
-    return Version(_number, _keys_of(component), component)
+    number, keys = _number, _keys_of(component)
+    with _lock:
+        settled = keys is not None and (not _under_way or not any(key in _under_way for key in keys))
+    return Version(number, keys if settled else None, component)
 
 
 def _stores(keys: Sequence[Hashable]) -> list[Hashable]:
@@ -81,16 +87,33 @@ def _keys_of(component: Any) -> Sequence[Hashable] | None:
     return None if None in found else next(filter(None, found), ())
 
 
-def count(keys: Iterable[Hashable]) -> None:
-    """Counts a write."""
-    global _number, _forgotten
+@contextmanager
+def writing(keys: Iterable[Hashable]) -> Iterator[list[Hashable]]:
+    """The block in which something writes to these stores. Yields a list for others that it turns out to write to."""
+    others: list[Hashable] = []
     if searching.get():
+        yield others
         return
     keys = tuple(keys)  # before the lock: who computes them may wait for another thread
     with _lock:
-        _number += 1
-        for key in keys:
-            _last[key] = _number
-            _last.move_to_end(key)
-        while len(_last) > _MOST:
-            _forgotten = _last.popitem(last=False)[1]
+        _under_way.update(keys)
+        _count(keys)
+    try:
+        yield others
+    finally:
+        with _lock:
+            _under_way.subtract(keys)
+            for key in keys:
+                if _under_way[key] <= 0:  # a child that was forked has begun anew
+                    del _under_way[key]
+            _count((*keys, *others))
+
+
+def _count(keys: Sequence[Hashable]) -> None:
+    global _number, _forgotten
+    _number += 1
+    for key in keys:
+        _last[key] = _number
+        _last.move_to_end(key)
+    while len(_last) > _MOST:
+        _forgotten = _last.popitem(last=False)[1]
