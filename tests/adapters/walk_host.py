@@ -26,6 +26,15 @@ class Host:
     changed: list[Any] = field(default_factory=list)
     past: Past = field(default_factory=Past)
 
+    def calls_so_far(self) -> Callable[[], None]:
+        found = len(self.calls), len(self.unsure), list(self.changed)
+
+        def back() -> None:
+            del self.calls[found[0] :], self.unsure[found[1] :]
+            self.changed[:] = found[2]
+
+        return back
+
     def knows(self, obj: Any) -> bool:
         return isinstance(obj, Component)
 

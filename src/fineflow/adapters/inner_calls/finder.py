@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar
 
@@ -102,7 +102,9 @@ class CallFinder:
                 return False
         task = found.task
         while task is not None:
-            if not task.joined or (task.overtaken and self._may_hold(found.component, task.overtaken)):
+            if not (task.joined and task.settled) or (
+                task.overtaken and self._may_hold(found.component, task.overtaken)
+            ):
                 return False
             task = task.within
         return True
@@ -152,6 +154,21 @@ class CallFinder:
     def held(self) -> InTheWay | None:
         """Where the last walk ended early, and why; None if it got through."""
         return InTheWay(self.walk.where, self.walk.reason) if self.walk.reason else None
+
+    def calls_so_far(self) -> Callable[[], None]:
+        """See ``lookahead.Host``."""
+        before = [(found, found.met, found.walked) for found in self.table.calls]
+        texts, met, fresh = len(self.texts), self.met, self.table.factory.so_far()
+
+        def back() -> None:
+            self.table.calls[:] = [found for found, _, _ in before]
+            for found, found_met, walked in before:
+                found.met, found.walked = found_met, walked
+            del self.texts[texts:]
+            self.met = met
+            fresh()
+
+        return back
 
     def awaits(self, obj: Any, name: str) -> bool:
         """See ``lookahead.Host``."""

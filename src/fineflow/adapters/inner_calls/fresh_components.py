@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -68,6 +68,15 @@ class ComponentFactory:
     def restart(self) -> None:
         """Begins another walk, which meets the same components in the same order."""
         self._met = 0
+
+    def so_far(self) -> Callable[[], None]:
+        """Returns a function after which this walk meets the same components again as from now on."""
+        met = self._met
+
+        def back() -> None:
+            self._met = met
+
+        return back
 
     def knows(self, obj: Any) -> bool:
         """See ``lookahead.Host``."""

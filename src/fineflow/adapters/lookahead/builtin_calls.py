@@ -259,14 +259,14 @@ def _replaced(walk: Walk, args: list[Any], named: Named) -> Any:
 
 
 def _gathered(walk: Walk, args: list[Any], named: Named) -> Any:
-    """``asyncio.gather``: what several coroutines change, they change in any order. They begin as a task does."""
+    """``asyncio.gather``: several coroutines go on beside each other. They begin as a task does."""
     parts = [each for each in args if isinstance(each, Coroutine)]
 
     def work() -> Any:
         for each in parts:
             walk.tasks.opens(each)
         waits = [partial(walk.awaited, each) for each in args]
-        return walk.own([walk.tries.unordered(wait) if len(args) > 1 else wait() for wait in waits])
+        return walk.own(walk.tasks.side_by_side(waits) if len(args) > 1 else [wait() for wait in waits])
 
     return _task(walk, [Coroutine(work, walk.unsure)], {})
 

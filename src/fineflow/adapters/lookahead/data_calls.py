@@ -107,7 +107,7 @@ def method(walk: Walk, called: Method, args: list[Any], named: dict[str, Any]) -
         return _of_coroutine(walk, owner, name)
     if isinstance(owner, TaskGroup):
         return _of_group(walk, owner, name, args)
-    if not walk.whole(owner):
+    if unknown(owner) or id(owner) in walk.changes.tainted:
         if name in tables.READERS or name in tables.MUTATORS or name in OF_RESULTS or name in tables.MATCH_METHODS:
             return _of_unknown(walk, owner, name, args, named)
         raise Stop(f"calls .{name}() of a result that is not known yet")
@@ -231,12 +231,14 @@ def _whole_list(walk: Walk, value: Any) -> Any:
 
 
 def _view(walk: Walk, owner: dict[Any, Any], name: str) -> Any:
+    walk.tasks.read(owner)
     if name == "items":
         return walk.own([walk.own(item) for item in owner.items()])
     return walk.own(list(owner if name == "keys" else owner.values()))
 
 
 def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
+    walk.tasks.read(owner)
     if name == "copy":
         return walk.own(owner.copy())
     if type(owner) is not dict or not all(map(walk.plain, args[:1])):
@@ -246,7 +248,7 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
 
 def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
     """Calls a method that changes a container of the walk's own."""
-    if name == "append" and not walk.unsure and walk.owns(owner) and walk.whole(owner):
+    if name == "append" and not walk.unsure and walk.owns(owner) and id(owner) not in walk.changes.tainted:
         walk.tries.changes(owner)
         owner.append(*args)
         return None

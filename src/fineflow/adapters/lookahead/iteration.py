@@ -171,11 +171,17 @@ def following(walk: Walk, source: Any) -> Any:
     """Returns the next element of an iterator, NULL if it is not known which one that is. Raises StopIteration."""
     if unknown(source):
         return NULL
+    _pulls(walk, source)
     if isinstance(source, Lazy):  # one that is read only perhaps has lost nobody knows what
         return NULL if walk.unsure > source.unsure else source.pull(walk)
     if hasattr(source, "__reduce__") and walk.changes.moved(source.__reduce__()[1][0]):
         return NULL
     return next(source)
+
+
+def _pulls(walk: Walk, source: Any) -> None:
+    if walk.tries.shared(source):
+        raise Stop("takes elements that something beside it may take")
 
 
 def rest(walk: Walk, source: Any) -> Any:
@@ -191,6 +197,7 @@ def rest(walk: Walk, source: Any) -> Any:
 def drained(walk: Walk, lazy: Lazy) -> list[Any] | None:
     """Returns all elements of a lazy iterator; None if they are unknown. They are asked for, in any case."""
     found: list[Any] = []
+    _pulls(walk, lazy)
     lazy.drains()
     try:
         while (value := lazy.pull(walk)) is not NULL:

@@ -157,7 +157,10 @@ class Changes:
         """
         key = id(place), name
         found = self._assigned.get(key) or self._past.values.get(key)
-        return otherwise if found is None else found[1]
+        value = otherwise if found is None else found[1]
+        if not unknown(value):
+            self.walk.tasks.read(place, name)
+        return value
 
     def seen(self, value: Any) -> Any:
         """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""

@@ -1,26 +1,38 @@
 """Tasks of the function that is walked through, and parts of a ``gather``: what may happen beside each other.
 
-How far a task is, when something beside it goes on, is not known until the function waits for it.
+How far a task is, when something beside it goes on, is not known until the function waits for it. So what parts that
+go on beside each other have in common, and one of them changes, has any content for all of them, and for what follows.
+As a walk learns what they change by walking through them, it then does so once more.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead.values import Coroutine, Stop
+from fineflow.adapters.lookahead.values import NULL, Coroutine, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
+
+
+Place = tuple[int, str]
+"""The id of a container, a shared variable or an object, and the name of its attribute."""
 
 
 class Task:
     """A coroutine that has become a task. within: the task that has made it.
 
     changed: what it changes, by id. overtaken: what is changed beside it. ended: the walk has got through it. joined:
-    the function waits for it, for certain. joiner: the task that waits for it, for certain.
+    the function waits for it, for certain. joiner: the task that waits for it, for certain. reads, shaken: places that
+    it reads, and places that are changed beside it.
     """
 
-    __slots__ = ("changed", "coroutine", "ended", "joined", "joiner", "overtaken", "under_way", "within")
+    __slots__ = (
+        *("changed", "coroutine", "ended", "joined", "joiner", "overtaken", "reads", "shaken", "under_way", "within"),
+    )
 
     def __init__(self, coroutine: Coroutine, within: Task | None) -> None:
         self.coroutine, self.within = coroutine, within
@@ -28,6 +40,13 @@ class Task:
         self.ended = self.joined = self.under_way = False
         self.changed: dict[int, Any] = {}
         self.overtaken: dict[int, Any] = {}
+        self.reads = set[Place]()
+        self.shaken = set[Place]()
+
+    @property
+    def settled(self) -> bool:
+        """False if it may have read something before or after that was changed beside it."""
+        return self.reads.isdisjoint(self.shaken)
 
 
 class Tasks:
@@ -37,6 +56,7 @@ class Tasks:
         self._walk = walk
         self._open: list[Task] = []  # the function has not waited for them yet
         self.scheduled: list[Coroutine] = []
+        self.finished: list[Coroutine] = []  # those whose result is known
         self.current: Task | None = None
 
     def opens(self, coroutine: Coroutine) -> None:
@@ -46,6 +66,10 @@ class Tasks:
 
     def _of(self, coroutine: Coroutine) -> Task | None:
         return next((each for each in self._open if each.coroutine is coroutine), None)
+
+    def goes_with_others(self, coroutine: Coroutine) -> bool:
+        """Returns True for a task that has not begun, and begins with others."""
+        return len(self.scheduled) > 1 and any(each is coroutine for each in self.scheduled)
 
     def drops(self, coroutine: Coroutine) -> None:
         """Notes that a task is not to begin by itself: it is awaited, or has been cancelled."""
@@ -58,6 +82,8 @@ class Tasks:
             return self._walk.done(coroutine)
         if task.under_way:
             raise Stop("awaits a task that waits for this one")
+        if not task.settled:
+            raise Stop("awaits a task that has read what was changed beside it")
         outer, self.current, task.under_way = self.current, task, True
         try:
             value = self._walk.done(coroutine)
@@ -65,11 +91,58 @@ class Tasks:
             return value
         finally:
             self.current, task.under_way = outer, False
+            if outer is not None:
+                outer.reads |= task.reads
 
     def begin(self) -> None:
         """Walks through those that have not begun."""
         while self.scheduled:
-            self.done(self.scheduled.pop(0))
+            together = list(self.scheduled)
+            self.scheduled.clear()
+            self.side_by_side([partial(self.done, each) for each in together])
+
+    def side_by_side(self, parts: Sequence[Callable[[], Any]]) -> list[Any]:
+        """Does the work of parts that go on beside each other, and beside what follows; returns their results."""
+        known = set[Place]()
+        while True:
+            back, changed = self._back_here(), set[Place]()
+            values = [self._walk.tries.unordered(part, changed) for part in parts]
+            if len(parts) == 1 or changed <= known:
+                return values
+            known |= changed
+            back()
+
+    def _back_here(self) -> Callable[[], None]:
+        """Returns a function after which what comes next is walked through again, by the same tasks."""
+        walk, opened, finished = self._walk, list(self._open), len(self.finished)
+        reads = [(each, set(each.reads)) for each in opened]
+        state, calls, changed = walk.tries.back_here(), walk.host.calls_so_far(), copy.copy(walk.host.changed)
+
+        def back() -> None:
+            state()
+            calls()
+            walk.host.changed = changed
+            self._open[:] = opened
+            for task, read in reads:
+                task.reads, task.ended = read, False
+            for each in self.finished[finished:]:
+                each.result = NULL
+            del self.finished[finished:]
+
+        return back
+
+    def read(self, place: Any, name: str = "") -> None:
+        """Notes that the task that the walk is in reads what it knows of a place."""
+        if self.current is not None:
+            self.current.reads.add((id(place), name))
+
+    def shake(self, place: Any, name: str = "") -> None:
+        """Notes a change of a place of any kind: tasks beside may read it before or after."""
+        if self._open:
+            around = self._around()
+            for each in self._open:
+                if each not in around:
+                    each.shaken.add((id(place), name))
 
     def joins(self, coroutine: Coroutine) -> None:
         """Notes that the walk waits here: what it waits for has ended for certain when the function waits, too."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.lookahead.tasks import Place
 from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN, Stop
 from fineflow.adapters.python.graph import Guard, guards, meeting_of
 
@@ -53,36 +54,53 @@ class Tries:
         self.risks = self.handling = 0
         self.aside = self.recording = False
         self._made: dict[int, Any] = {}  # aside
+        self._born: dict[int, tuple[int, Any]] = {}  # what the walk has created while recording, with its number
+        self._since = 0  # number of the first one of what is being recorded
 
     def made(self, value: Any) -> None:
-        """Notes a container or object that the walk has created."""
+        """Notes a container, object, iterator or variable that the walk has created."""
         if self.aside:
             self._made[id(value)] = value
+        if self.recording:
+            self._born[id(value)] = len(self._born), value
+
+    def shared(self, value: Any) -> bool:
+        """Returns True for what was there before what is being recorded: others may have it, too."""
+        return self.recording and self._born.get(id(value), (-1, None))[0] < self._since
 
     def changes(self, value: Any) -> None:
         """Notes that the walk is going to change a container. Raises Stop if the function may not."""
         if self._walk.is_fixed(value):
             raise Stop("changes its config")
+        self._walk.tasks.shake(value)
         if self.open or self.recording:
             self.changed.append(value)
 
     def assigns(self, place: Any, name: str, before: Any) -> None:
         """Notes that the walk is going to change a variable or attribute."""
+        self._walk.tasks.shake(place, name)
         if self.open or self.recording:
             self.assigned.append((place, name, before))
 
-    def unordered(self, work: Callable[[], Any]) -> Any:
-        """Does what the function may do in another order: what it changes has any content afterwards."""
-        marks, outer = (len(self.changed), len(self.assigned)), self.recording
-        self.recording = True
+    def unordered(self, work: Callable[[], Any], places: set[Place]) -> Any:
+        """Does what the function may do in another order: what it changes of others has any content afterwards.
+
+        places: gets what that is.
+        """
+        marks, outer = (len(self.changed), len(self.assigned)), (self.recording, self._since)
+        self.recording, self._since = True, len(self._born)
         try:
             value = work()
+            changed = [each for each in self.changed[marks[0] :] if self.shared(each)]
+            assigned = [each for each in self.assigned[marks[1] :] if self.shared(each[0])]
         finally:
-            self.recording = outer
-        for each in self.changed[marks[0] :]:
+            self.recording, self._since = outer
+        for each in changed:
             self._walk.changes.taint(each, moves=True)
-        for place, name, before in self.assigned[marks[1] :]:
+            places.add((id(each), ""))
+        for place, name, before in assigned:
             self._walk.changes.forget(place, name, before)
+            places.add((id(place), name))
         return value
 
     def ignores(self, value: Any) -> bool:

@@ -99,6 +99,7 @@ class Lazy:
 
     def __init__(self, walk: Any) -> None:
         self.unsure: int = walk.unsure
+        walk.tries.made(self)
 
     def drains(self) -> None:
         """Notes that all elements are asked for, whatever these are."""
@@ -169,6 +170,9 @@ class Host(Protocol):
 
     met: int
     changed: dict[int, Any]
+
+    def calls_so_far(self) -> Callable[[], None]:
+        """Returns a function that forgets the calls that walks meet from now on: they are met again, or never made."""
 
     def knows(self, obj: Any) -> bool:
         """Returns True for a component."""

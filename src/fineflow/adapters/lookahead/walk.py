@@ -125,13 +125,16 @@ class Walk:
         if streams and (self.depth or self.asked < 0):
             raise Stop("calls a generator function")
         names = arguments(self, func, args, named)
-        frame = Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
+        if flags & _COROUTINE:  # which may be walked through more than once
+            return Coroutine(lambda: self._frame(func).run(dict(names)), self.unsure)
+        frame = self._frame(func)
         if streams:
             frame.streams = True
             return frame.run(names)
-        if flags & _GENERATOR:
-            return Generator(frame, names)
-        return Coroutine(lambda: frame.run(names), self.unsure) if flags & _COROUTINE else frame.run(names)
+        return Generator(frame, names) if flags & _GENERATOR else frame.run(names)
+
+    def _frame(self, func: Local) -> Frame:
+        return Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))
 
     def awaited(self, value: Any, *, optional: bool = False) -> Any:
         """Returns what awaiting a value gives; tasks begin meanwhile. Raises Stop.
@@ -142,6 +145,8 @@ class Walk:
             return value
         task = value if isinstance(value, Coroutine) else None
         if task is not None:
+            if self.tasks.goes_with_others(task):
+                self.tasks.begin()
             self.tasks.drops(task)
             value = self.tasks.done(task)
         elif isinstance(value, Awaited):
@@ -161,6 +166,7 @@ class Walk:
         result = result.value if isinstance(result, Awaited) else result
         if self.unsure == coroutine.unsure:
             coroutine.result = result
+            self.tasks.finished.append(coroutine)
         return result
 
     def yielded(self, value: Any) -> None:
@@ -272,7 +278,11 @@ class Walk:
 
     def whole(self, value: Any) -> bool:
         """Returns True if a container's length and order are known, if not its elements."""
-        return type(value) is not Unknown and value is not INERT and id(value) not in self._tainted
+        if type(value) is Unknown or value is INERT or id(value) in self.changes.tainted:
+            return False
+        if self.tasks.current is not None:
+            self.tasks.read(value)
+        return True
 
     def plain(self, value: Any) -> bool:
         """Returns True for known plain data, on which operators and builtins run no user code."""

@@ -6,7 +6,7 @@ which nothing but its searches is understood. What a search finds is unknown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import getattr_static, iscoroutinefunction
@@ -130,6 +130,14 @@ class Foreseen(Host):
         return walk.value
 
     # What walks ask: see ``lookahead.Host``.
+
+    def calls_so_far(self) -> Callable[[], None]:
+        found = len(self.texts)
+
+        def back() -> None:
+            del self.texts[found:]
+
+        return back
 
     def knows(self, obj: Any) -> bool:
         return id(obj) in self._standing or _COMPONENTS.knows(obj)

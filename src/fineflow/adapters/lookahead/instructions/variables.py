@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead import objects
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import NULL, Cell, Stop
+from fineflow.adapters.lookahead.values import NULL, Cell, Stop, unknown
 from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def _delete_local(f: Frame, ins: Instruction) -> None:
 
 @rule("MAKE_CELL")
 def _make_cell(f: Frame, ins: Instruction) -> None:
-    f.cells[ins.value] = Cell(f.names.pop(ins.value, NULL))
+    cell = f.cells[ins.value] = Cell(f.names.pop(ins.value, NULL))
+    f.walk.tries.made(cell)
 
 
 @rule("LOAD_DEREF")
@@ -50,6 +51,8 @@ def _load_cell(f: Frame, ins: Instruction) -> None:
     value = cell.value if isinstance(cell, Cell) else f.walk.changes.assigned(cell, "", _content(cell))
     if value is NULL:
         raise Stop(f"reads {ins.value} before it is assigned")
+    if not unknown(value):
+        f.walk.tasks.read(cell)
     f.push(value)
 
 
@@ -69,6 +72,7 @@ def _store_cell(f: Frame, ins: Instruction) -> None:
         if not (shared and f.walk.tries.ignores(cell)):
             if shared:
                 f.walk.tries.assigns(cell, "", cell.value)
+            f.walk.tasks.shake(cell)
             cell.value = f.walk.aliases.one_of(value, cell.value) if f.walk.unsure and shared else value
     else:
         f.walk.changes.assign(cell, "", value, _content(cell))
