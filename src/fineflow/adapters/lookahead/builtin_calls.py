@@ -197,7 +197,7 @@ def _extreme(choose: Any, walk: Walk, args: list[Any], named: Named) -> Any:
     """choose: ``max`` or ``min``."""
     found = elements(walk, args[0]) if len(args) == 1 else args
     key = named.get("key")
-    walk.tries.risks += 1
+    walk.tries.raises(ValueError, TypeError, seldom=True)
     if found is None:
         return walk.aliases.one_of(_some(walk, key, args[0]), *named.values())
     keys = _keys(walk, found, key, "compares")
@@ -238,7 +238,7 @@ def _next(walk: Walk, args: list[Any], named: Named) -> Any:
         return args[1]
     if value is not NULL:
         return value
-    walk.tries.raises(looks_up=True)
+    walk.tries.raises(StopIteration, seldom=True)
     return walk.aliases.one_of(UNKNOWN, rest(walk, args[0]), *args[1:])
 
 
@@ -283,7 +283,7 @@ def _task(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _awaited_in_time(walk: Walk, args: list[Any], named: Named) -> Any:
     def work() -> Any:
-        walk.tries.raises()
+        walk.tries.raises(TimeoutError)
         return walk.awaited(args[0])
 
     return Coroutine(work, walk.unsure)

@@ -46,6 +46,16 @@ _FORMAT: Any = object.__format__
 _REPR = (repr, ascii)
 _TEXTS = (str, format, *_REPR)
 _CONVERSIONS = frozenset(map(id, (int, float, complex, json.loads)))  # raise an error for some texts
+# The errors of functions and of methods of data for some values, besides those for a type.
+_ERRORS: dict[Any, tuple[type[Exception], ...]] = {
+    **dict.fromkeys(map(id, (chr, dict, bytes, range, slice)), (ValueError,)),
+    **dict.fromkeys(map(id, (pow, divmod)), (ValueError, ZeroDivisionError)),
+    **dict.fromkeys(("index", "rindex", "remove", "split", "rsplit", "partition", "rpartition"), (ValueError,)),
+    **dict.fromkeys(("pop", "popitem"), (KeyError, IndexError)),
+    **dict.fromkeys(("encode", "decode"), (UnicodeError, LookupError)),
+    **dict.fromkeys(("group", "start", "end", "span"), (IndexError,)),
+    **dict.fromkeys(("format", "format_map"), (KeyError, IndexError, ValueError, AttributeError)),
+}
 _OF_TEXT = frozenset(name for name, value in tables.READERS.items() if value == SCALAR)
 _CHARACTERS = 256  # of a text that count as one instruction
 _PARSED = 32  # the same, where they are parsed or searched
@@ -83,7 +93,8 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
             as_printed(walk, each, inside=func in _REPR)
         walk.touch(*args, *named.values())
         if id(func) in _CONVERSIONS:
-            walk.tries.raises()
+            walk.tries.raises(ValueError)
+        walk.tries.raises(*_ERRORS.get(id(func), ()), seldom=True)
         if signature is not None and signature.result in (SCALAR, FRESH_ANY):
             return UNKNOWN
         return walk.aliases.one_of(UNKNOWN, *args, *named.values())
@@ -138,6 +149,7 @@ def method(walk: Walk, called: Method, args: list[Any], named: dict[str, Any]) -
         if not walk.known(owner) or not all(map(walk.known, (*args, *named.values()))):
             _fill_in(walk, name, args, named)
             walk.touch(owner, *args, *named.values())
+            walk.tries.raises(*_ERRORS.get(name, ()), seldom=True)
             return UNKNOWN if name in _OF_TEXT else walk.aliases.one_of(UNKNOWN, owner, *args, *named.values())
         if not matches and not walk.plain(owner):
             raise Stop(f"calls .{name}() of something that is not plain data")
@@ -158,6 +170,7 @@ def _of_unknown(walk: Walk, owner: Any, name: str, args: list[Any], named: dict[
                 walk.call(each, [walk.aliases.part(owner)], {}) if _calls(each) else walk.touch(each)
     _fill_in(walk, name, args, named)
     walk.touch(owner, *given)
+    walk.tries.raises(*_ERRORS.get(name, ()), seldom=True)
     if name in tables.MUTATORS or (owner is INERT and name not in tables.READERS):
         walk.aliases.store(*given)
         if type(owner) in (list, dict, set):
@@ -264,6 +277,7 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
         or (name == "sort" and not walk.plain(owner))
     ):
         walk.changes.taint(owner, moves=name in _MOVING)
+        walk.tries.raises(*_ERRORS.get(name, ()), seldom=True)
         return walk.aliases.one_of(UNKNOWN, owner, *args) if tables.MUTATORS[name] else None
     if name in ("extend", "update"):
         args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]

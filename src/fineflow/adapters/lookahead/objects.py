@@ -55,9 +55,9 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     """Returns ``obj.name``, without running code. method: it is about to be called. Raises Stop."""
     if unknown(obj) or obj is INERT or isinstance(obj, Progress):
         walk.touch(obj)
+        walk.tries.raises(AttributeError, seldom=True)
         if method:
             return Method(obj if unknown(obj) else INERT, name)
-        walk.tries.risks += 1
         return walk.aliases.part(INERT if isinstance(obj, Progress) else obj)
     if walk.host.knows(obj):
         return _of_component(walk, obj, name)
@@ -214,7 +214,7 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
         walk.touch(*args, *named.values())
         if any(not of_package(base.__module__) and "_missing_" in vars(base) for base in kind.__mro__):
             raise Stop(f"makes a {kind.__name__}")
-        walk.tries.raises()
+        walk.tries.raises(ValueError, TypeError)
         return walk.aliases.one_of(UNKNOWN, *args, *named.values())
     setup = inspect.getattr_static(kind, "__init__", None)
     own_class = not of_package(kind.__module__)

@@ -9,19 +9,18 @@ the body has assigned or changed is unknown behind it, and calls that are made o
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead.tasks import Place
-from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import NULL, SWALLOWS, UNKNOWN, Cell, Stop, content
 from fineflow.adapters.python.graph import Guard, guards, meeting_of
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.frame import Frame
     from fineflow.adapters.lookahead.walk import Walk
-
-_LOOKUPS = frozenset({"KeyError", "IndexError", "LookupError", "TypeError", "AttributeError", "StopIteration"})
-
 
 _NONE: Sequence[Any] = ()
 
@@ -36,6 +35,38 @@ class Open:
         self.guard, self.marks = guard, marks
         self.names, self.stack, self.cells = dict(frame.names), frame.stack[: guard.depth], frame.own_cells()
         self.doubted = False
+        exits = [each for each in self.stack[-2:] if each is not NULL]  # on Python 3.14 a marker is above it
+        self.swallows = not guard.manages or exits[-1:] == [SWALLOWS]
+        self._frame, self._kinds = frame, list[Any]()
+
+    def catches(self, error: type[Exception]) -> tuple[bool, bool]:
+        """Returns True if it may be for errors of this class in particular; and True if it catches all of them."""
+        if not self.swallows or self.guard.manages:
+            return self.swallows, False
+        if not self._kinds:
+            for path in self.guard.expected:
+                self._kinds += _classes(self._frame, path)
+        known = [kind for kind in self._kinds if kind is not None]
+        named = [kind for kind in known if kind is not Exception and kind is not BaseException]
+        special = len(known) < len(self._kinds) or any(issubclass(error, k) or issubclass(k, error) for k in named)
+        return special, any(issubclass(error, kind) for kind in known)
+
+
+def _classes(frame: Frame, path: Sequence[str]) -> Sequence[Any]:
+    """Returns the classes of errors that an expression names, and None for what is not known."""
+    if not path:
+        return (None,)
+    name, *attributes = path
+    found = frame.names.get(name, NULL)
+    if name in frame.cells:
+        cell = frame.cells[name]
+        found = cell.value if isinstance(cell, Cell) else content(cell)
+    if found is NULL:
+        found = frame.owner.__globals__.get(name, vars(builtins).get(name))
+    for each in attributes:
+        found = getattr(found, each, None) if isinstance(found, ModuleType) else None
+    known = [each if isinstance(each, type) else None for each in (found if type(found) is tuple else (found,))]
+    return known or (None,)
 
 
 class Tries:
@@ -107,15 +138,19 @@ class Tries:
         """Returns True if a change of something that the walk has created does not count: it was made before."""
         return self.aside and id(value) not in self._made
 
-    def raises(self, *, looks_up: bool = False) -> None:
-        """Notes that an operation fails for some results. looks_up: with an error for a key, index or type."""
+    def raises(self, *errors: type[Exception], seldom: bool = False) -> None:
+        """Notes that an operation fails for some results. seldom: only a handler that names the error expects it."""
         self.risks += 1
-        for each in reversed(self.open):
-            if not looks_up or each.guard.expected & _LOOKUPS:
-                if not each.doubted:
+        if not self.open:
+            return
+        for error in errors:
+            for each in reversed(self.open):
+                special, surely = each.catches(error)
+                if (special or (surely and not seldom)) and not each.doubted:
                     each.doubted = True
                     self._walk.unsure += 1
-                return
+                if surely:
+                    break
 
     def state(self) -> tuple[Sequence[Open], Sequence[bool], int]:
         """Returns the statements, as one path of a branch finds them."""
@@ -170,9 +205,7 @@ class Tries:
         while (region := self.open.pop()).guard is not guard:
             self._walk.unsure -= region.doubted
         self._walk.unsure -= region.doubted
-        exits = [each for each in region.stack[-2:] if each is not NULL]  # on Python 3.14 a marker is above it
-        swallows = not guard.manages or exits[-1:] == [SWALLOWS]
-        if self.risks > region.marks[2] and swallows and not frame.raised:
+        if self.risks > region.marks[2] and region.swallows and not frame.raised:
             self.handling += 1
             self._catch(frame, region, at)
             self.handling -= 1

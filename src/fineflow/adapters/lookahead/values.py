@@ -158,6 +158,14 @@ class Cell:
         self.value = value
 
 
+def content(cell: Any) -> Any:
+    """Returns the value of a variable that functions of Python's own share, NULL if it has none."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return NULL
+
+
 STAND_INS = (Local, Method, Partial, Lazy, Progress, Coroutine, Awaited, TaskGroup, Cell)
 """Classes of the walk's own values: where they are, stock has objects of other classes."""
 

@@ -123,17 +123,20 @@ def _reached(code: CodeType, starts: tuple[int, ...], meeting: int) -> Iterator[
         todo += made.following[number]
 
 
+_NAMING = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_FAST", "LOAD_ATTR", "BUILD_TUPLE"})
+
+
 class Guard(NamedTuple):
     """A handler after which the function may go on. target: its first instruction. depth: of the stack that it finds.
 
-    lasti: there is one more value on it. expected: names of the errors that it is for. manages: it is the end of a
-    ``with`` statement.
+    lasti: there is one more value on it. expected: the errors that it is for, each as a variable and the names of
+    attributes, or () for what is not known. manages: it is the end of a ``with`` statement.
     """
 
     target: int
     depth: int
     lasti: bool
-    expected: frozenset[str]
+    expected: tuple[tuple[str, ...], ...]
     manages: bool
 
 
@@ -171,11 +174,23 @@ def _guard(made: ControlFlow, code: CodeType, handler: Handler) -> Guard | None:
     reached = list(_reached(code, (target,), made.end))
     if not any(made.instructions[number].name in RETURNS for number in reached):
         return None
-    names = set()
-    for ins in made.instructions[target:]:
-        if ins.name == "LOAD_GLOBAL":
-            names.add(str(ins.value))
-        elif ins.name == "CHECK_EXC_MATCH" or ins.name not in ("PUSH_EXC_INFO", "LOAD_ATTR", "BUILD_TUPLE", "POP_TOP"):
-            break
     manages = made.instructions[target + 1].name == "WITH_EXCEPT_START"
-    return Guard(target, handler.depth, handler.lasti, frozenset(names), manages)
+    return Guard(target, handler.depth, handler.lasti, tuple(_expected(made, target + 1)), manages)
+
+
+def _expected(made: ControlFlow, at: int) -> Iterator[tuple[str, ...]]:
+    """Yields the errors that the clauses of a handler are for."""
+    while True:
+        paths: list[tuple[str, ...]] = []
+        while (ins := made.instructions[at]).name in _NAMING:
+            if ins.name == "LOAD_ATTR":
+                paths[-1] += (str(ins.value),)
+            elif ins.name != "BUILD_TUPLE":
+                paths.append((str(ins.value),))
+            at += 1
+        if ins.name != "CHECK_EXC_MATCH":
+            if ins.name != "RERAISE":
+                yield ("BaseException",) if ins.name == "POP_TOP" else ()
+            return
+        yield from paths
+        at = made.targets[at + 1]  # where it goes on for another error

@@ -123,11 +123,11 @@ def _item(f: Frame, container: Any, key: Any) -> Any:
         walk.touch(key)
         if container is INERT or not walk.whole(container):
             walk.touch(container)
-            walk.tries.raises(looks_up=True)
+            walk.tries.raises(KeyError, IndexError, TypeError, seldom=True)
             return walk.aliases.part(container)
         if type(container) not in _COPIES:
             raise Stop(f"reads an item of a {type(container).__name__}")
-        walk.tries.raises(looks_up=True)
+        walk.tries.raises(KeyError, IndexError, TypeError, seldom=True)
         return walk.aliases.one_of(UNKNOWN, *(container.values() if type(container) is dict else container))
     if type(container) not in _COPIES or not (walk.plain(key) or type(key) is slice):
         raise Stop(f"reads an item of a {type(container).__name__}")
@@ -151,7 +151,7 @@ def _popped_parts(f: Frame, count: int) -> Sequence[Any] | None:
     source = f.pop()
     parts = iteration.elements(f.walk, source)
     if parts is None:
-        f.walk.tries.raises()
+        f.walk.tries.raises(ValueError, TypeError)
         f.stack += [f.walk.aliases.part(source)] * count
     return parts
 

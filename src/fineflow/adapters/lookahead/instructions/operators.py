@@ -66,7 +66,7 @@ def _binary(f: Frame, ins: Instruction) -> None:
             data_calls.as_printed(walk, right)
         walk.touch(left, right)
         if operate in _DIVISIONS:
-            walk.tries.raises()
+            walk.tries.raises(ZeroDivisionError)
         if ins.arg >= 13 and unknown(left):
             walk.aliases.store(right)
             walk.aliases.change(left, "extend")
@@ -164,6 +164,8 @@ def _format(f: Frame, ins: Instruction) -> None:
     if not f.walk.known(value) or unknown(spec):
         data_calls.as_printed(f.walk, value, inside=conversion > 1)
         f.walk.touch(value)
+        if spec:
+            f.walk.tries.raises(ValueError, seldom=True)
         f.push(UNKNOWN)
         return
     if not f.walk.plain(value):

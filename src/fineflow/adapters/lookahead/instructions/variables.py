@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fineflow.adapters.lookahead import objects
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.values import NULL, Cell, Stop, unknown
+from fineflow.adapters.lookahead.values import NULL, Cell, Stop, content, unknown
 from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
@@ -48,19 +48,12 @@ def _make_cell(f: Frame, ins: Instruction) -> None:
 @rule("LOAD_DEREF")
 def _load_cell(f: Frame, ins: Instruction) -> None:
     cell = f.cells[ins.value]
-    value = cell.value if isinstance(cell, Cell) else f.walk.changes.assigned(cell, "", _content(cell))
+    value = cell.value if isinstance(cell, Cell) else f.walk.changes.assigned(cell, "", content(cell))
     if value is NULL:
         raise Stop(f"reads {ins.value} before it is assigned")
     if not unknown(value):
         f.walk.tasks.read(cell)
     f.push(value)
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return NULL
 
 
 @rule("STORE_DEREF")
@@ -75,7 +68,7 @@ def _store_cell(f: Frame, ins: Instruction) -> None:
             f.walk.tasks.shake(cell)
             cell.value = f.walk.aliases.one_of(value, cell.value) if f.walk.unsure and shared else value
     else:
-        f.walk.changes.assign(cell, "", value, _content(cell))
+        f.walk.changes.assign(cell, "", value, content(cell))
 
 
 @rule("STORE_GLOBAL")
