@@ -70,12 +70,15 @@ def _numbered(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _zipped(walk: Walk, args: list[Any], named: Named) -> Any:
     sources = [iterator(walk, each) for each in args]
-    return Mapped(walk, lambda *parts: walk.own(parts), sources)
+    return Mapped(walk, lambda *parts: walk.own(parts), sources, strict=walk.truth(named.get("strict", False)))
 
 
 def _reversed(walk: Walk, args: list[Any], named: Named) -> Any:
-    found = elements(walk, args[0])
-    return walk.aliases.part(args[0]) if found is None else walk.own(found[::-1])
+    (value,) = args
+    found = elements(walk, value)
+    if found is None:
+        return walk.aliases.part(value)
+    return walk.changes.view(value, lambda owner: list(owner)[::-1] if len(owner) == len(found) else None)
 
 
 def _mapped(walk: Walk, args: list[Any], named: Named) -> Any:

@@ -159,6 +159,16 @@ def _passed_by(walk: Walk, value: Any, args: list[Any], named: dict[str, Any]) -
                 walk.aliases.store(call(walk, each, [], {}))
         elif not isinstance(each, type):
             as_printed(walk, each)
+            _write_to(walk, each)
     if value is INERT:
         walk.aliases.store(*args, *named.values())
     return walk.aliases.one_of(UNKNOWN, *args, *named.values()) if value is UNKNOWN and args else value
+
+
+def _write_to(walk: Walk, stream: Any) -> None:
+    """Walks through the methods by which ``print`` and the like write to an object of the user's."""
+    for name, args in (("write", [UNKNOWN]), ("flush", [])):
+        own = inspect.getattr_static(type(stream), name, None)
+        if isinstance(own, FunctionType) and not of_package(own.__module__):
+            with walk.perhaps():
+                walk.call(own, [stream, *args], {})

@@ -246,8 +246,8 @@ def _whole_list(walk: Walk, value: Any) -> Any:
 def _view(walk: Walk, owner: dict[Any, Any], name: str) -> Any:
     walk.tasks.read(owner)
     if name == "items":
-        return walk.own([walk.own(item) for item in owner.items()])
-    return walk.own(list(owner if name == "keys" else owner.values()))
+        return walk.changes.view(owner, lambda owner: [walk.own(item) for item in owner.items()])
+    return walk.changes.view(owner, list if name == "keys" else lambda owner: list(owner.values()))
 
 
 def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
@@ -264,6 +264,7 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
     if name == "append" and not walk.unsure and walk.owns(owner) and id(owner) not in walk.changes.tainted:
         walk.tries.changes(owner)
         owner.append(*args)
+        walk.changes.renew(owner)
         return None
     if name not in ("append", "insert", "add", "setdefault"):
         args = [_whole_list(walk, each) for each in args]
@@ -282,7 +283,9 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
     if name in ("extend", "update"):
         args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]
     walk.tries.changes(owner)
-    return getattr(owner, name)(*args)
+    value = getattr(owner, name)(*args)
+    walk.changes.renew(owner)
+    return value
 
 
 def _items(walk: Walk, value: Any) -> Any:
@@ -324,4 +327,5 @@ def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: An
     else:
         walk.tries.changes(left)
         left.extend(found)
+        walk.changes.renew(left)
     return left

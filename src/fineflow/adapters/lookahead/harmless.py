@@ -24,16 +24,24 @@ import traceback
 import urllib.parse
 import uuid
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from enum import Enum, EnumMeta
+from types import FunctionType
+from typing import Any, get_args
 
 from fineflow.adapters.analysis.data_models import plain_model
-from fineflow.adapters.core.installers import if_imported
+from fineflow.adapters.core.installers import if_imported, of_package
 from fineflow.adapters.lookahead.values import INERT, SWALLOWS, UNKNOWN
 
 _FACTORIES = (None, list, dict, set, str, int, float, bool)
 _LEVELS = "debug info warning warn error exception critical log trace success"
 LOG_METHODS = frozenset({*_LEVELS.split(), "isEnabledFor", "bind", "opt"})
 
+# Attributes of classes of which pydantic makes instances itself.
+_OF_DATA = (
+    *("__pydantic_decorators__", "__get_pydantic_core_schema__", "__get_validators__"),
+    *("_missing_", "_fields", "__post_init__"),
+)
 _CHECKS = ("validators", "field_validators", "root_validators", "model_validators", "field_serializers")
 
 
@@ -141,13 +149,43 @@ def makes_plainly(kind: Any) -> bool:
     return all(field.default_factory in _FACTORIES for field in kind.__pydantic_fields__.values())
 
 
-def is_silent_model(kind: Any) -> bool:
-    """Returns True for a pydantic model or named tuple whose instances are made without the user's code."""
-    if getattr(kind, "__pydantic_decorators__", None) is None:
-        return issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_field_defaults")
-    decorators = kind.__pydantic_decorators__
-    if any(getattr(decorators, name, None) for name in _CHECKS) or kind.__pydantic_post_init__:
-        return False
-    if any(hasattr(each, "func") for field in kind.__pydantic_fields__.values() for each in field.metadata):
-        return False  # a validator in an annotation
-    return not kind.__pydantic_custom_init__
+def factories(kind: Any, around: tuple[Any, ...] = ()) -> list[FunctionType] | None:
+    """Returns the user's functions that make defaults of a class of data, and of the classes of its fields.
+
+    None if making an instance may run other code of the user's, and for classes that are no enumerations, named tuples
+    or pydantic models. around: the classes in whose fields it is.
+    """
+    if isinstance(kind, EnumMeta):
+        return None if any("_missing_" in vars(each) for each in kind.__mro__ if each is not Enum) else []
+    if issubclass(kind, tuple) and hasattr(kind, "_fields") and hasattr(kind, "_field_defaults"):
+        made = getattr(kind.__new__, "__code__", None)
+        generated = made is not None and made.co_filename.startswith("<")
+        return [] if generated and kind.__init__ is object.__init__ else None
+    decorators = getattr(kind, "__pydantic_decorators__", None)
+    if decorators is None or any(getattr(decorators, name, None) for name in _CHECKS) or kind.__pydantic_post_init__:
+        return None
+    fields = kind.__pydantic_fields__.values()
+    if kind.__pydantic_custom_init__ or any(hasattr(each, "func") for field in fields for each in field.metadata):
+        return None  # a validator in an annotation
+    makers = [each.default_factory for each in (*fields, *kind.__private_attributes__.values())]
+    found = [each for each in makers if isinstance(each, FunctionType) and not of_package(each.__module__)]
+    inner = [each for field in fields for each in _classes(field.annotation)]
+    inner += [each for each in makers if isinstance(each, type)]
+    for each in {id(each): each for each in inner if each is not kind and each not in around}.values():
+        if of_package(each.__module__) or each.__module__ in sys.stdlib_module_names:
+            continue
+        if not any(hasattr(each, name) for name in _OF_DATA):  # pydantic only looks whether it is an instance
+            continue
+        more = factories(each, (*around, kind))
+        if more is None:
+            return None
+        found += more
+    return found
+
+
+def _classes(annotation: Any) -> Iterator[Any]:
+    """Yields the classes in an annotation."""
+    if isinstance(annotation, type) and not get_args(annotation):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _classes(each)

@@ -56,13 +56,17 @@ class Generator(Lazy):
 
 
 class Mapped(Lazy):
-    """``map`` and, without a function, ``zip``: of one element of each source. func: gets them."""
+    """``map`` and, without a function, ``zip``: of one element of each source. func: gets them.
 
-    __slots__ = ("_blurred", "_drained", "_func", "_pulled", "_sources")
+    strict: all sources must have the same number of elements.
+    """
 
-    def __init__(self, walk: Walk, func: Callable[..., Any], sources: Sequence[Any]) -> None:
+    __slots__ = ("_blurred", "_drained", "_func", "_pulled", "_sources", "_strict")
+
+    def __init__(self, walk: Walk, func: Callable[..., Any], sources: Sequence[Any], *, strict: bool = False) -> None:
         super().__init__(walk)
         self._func, self._sources, self._blurred, self._drained = func, sources, False, False
+        self._strict = strict
         self._pulled: list[Any] = []  # elements of the first sources, when that of the next one is not known
 
     def drains(self) -> None:
@@ -73,7 +77,12 @@ class Mapped(Lazy):
     def pull(self, walk: Walk) -> Any:
         parts = []
         for each in () if self._blurred else self._sources:
-            parts.append(following(walk, each))
+            try:
+                parts.append(following(walk, each))
+            except StopIteration:
+                if self._strict and not (each is self._sources[0] and all(map(_is_over, self._sources))):
+                    raise Stop("may raise an exception") from None
+                raise
             if parts[-1] is NULL:
                 break
         if not parts or parts[-1] is NULL:
@@ -83,6 +92,8 @@ class Mapped(Lazy):
 
     def finish(self, walk: Walk) -> Any:
         self._blurred = True
+        if self._strict:
+            walk.tries.raises(ValueError, seldom=True)
         parts = []
         for each in self._sources:
             surely = self._drained and isinstance(each, Lazy)
@@ -91,6 +102,10 @@ class Mapped(Lazy):
             parts[number] = walk.aliases.one_of(UNKNOWN, each, parts[number])
         with walk.perhaps():
             return self._func(*parts)
+
+
+def _is_over(source: Any) -> bool:
+    return type(source) in ITERATORS and not source.__length_hint__()
 
 
 class Filtered(Lazy):
@@ -174,9 +189,11 @@ def following(walk: Walk, source: Any) -> Any:
     _pulls(walk, source)
     if isinstance(source, Lazy):  # one that is read only perhaps has lost nobody knows what
         return NULL if walk.unsure > source.unsure else source.pull(walk)
-    if hasattr(source, "__reduce__") and walk.changes.moved(source.__reduce__()[1][0]):
+    _, (container, *_), *number = source.__reduce__()
+    if walk.changes.moved(container):
         return NULL
-    return next(source)
+    found = next(source)
+    return walk.aliases.one_of(UNKNOWN, found) if number and walk.changes.replaced(container, number[0]) else found
 
 
 def _pulls(walk: Walk, source: Any) -> None:

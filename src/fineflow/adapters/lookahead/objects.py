@@ -210,10 +210,11 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return walk.changes.result(
             kind(*map(walk.copied, args), **{name: walk.copied(each) for name, each in named.items()})
         )
-    if isinstance(kind, EnumMeta) or harmless.is_silent_model(kind):
+    if (factories := harmless.factories(kind)) is not None:
         walk.touch(*args, *named.values())
-        if any(not of_package(base.__module__) and "_missing_" in vars(base) for base in kind.__mro__):
-            raise Stop(f"makes a {kind.__name__}")
+        for each in factories:
+            with walk.perhaps():
+                walk.aliases.store(walk.call(each, [], {}))
         walk.tries.raises(ValueError, TypeError)
         return walk.aliases.one_of(UNKNOWN, *args, *named.values())
     setup = inspect.getattr_static(kind, "__init__", None)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead.objects import first_value
 from fineflow.adapters.lookahead.reachable import held_by
-from fineflow.adapters.lookahead.values import SCALARS, Cell, Stop, unknown
+from fineflow.adapters.lookahead.values import NULL, SCALARS, Cell, Stop, unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -50,6 +50,10 @@ class Past:
             raise AlreadyChanged("changes something that it may have changed already")
 
 
+Content = Callable[[Any], list[Any] | None]
+"""Returns what is in a container; None if that is not known."""
+
+
 class Changes:
     """What the function changes in one walk: of what the walk did not create, it is only noted.
 
@@ -64,6 +68,8 @@ class Changes:
         self.written = set[str]()
         self._given: dict[int, Any] = {}  # containers of data that the function was given
         self._moved: dict[int, Any] = {}  # those of the tainted ones whose elements may have other places
+        self._replaced: dict[int, set[Any]] = {}  # keys of elements of theirs, NULL for any of them
+        self._views: dict[int, list[tuple[list[Any], Content, Any]]] = {}  # of containers, by their id
         self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
         self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
@@ -97,6 +103,8 @@ class Changes:
         self.walk.tries.changes(value)  # raises Stop for what is fixed
         if moves:
             self._moved[id(value)] = value
+        for made, *_ in self._views.get(id(value), ()):
+            self.taint(made, moves=moves)
         if not self.walk.owns(value):
             if id(value) not in self._past.contents:
                 self._past.keep_content(value, new=self._is_new(value))
@@ -110,6 +118,30 @@ class Changes:
     def moved(self, value: Any) -> bool:
         """Returns True for a list whose elements may have moved: a loop over it meets others than it would have."""
         return id(value) in self._moved
+
+    def replaces(self, value: Any, key: Any) -> None:
+        """Notes that an element of a container is another one from now on."""
+        self.taint(value)
+        self._replaced.setdefault(id(value), set()).add(key if type(key) is int and key >= 0 else NULL)
+
+    def replaced(self, value: Any, number: int) -> bool:
+        """Returns True if this element of a list may be another one by now."""
+        keys = self._replaced.get(id(value), ()) if self._replaced else ()
+        return number in keys or NULL in keys
+
+    def view(self, owner: Any, content: Content) -> list[Any]:
+        """Returns a list that shows what is in a container, also after a change. content: makes it, None if unknown."""
+        made: list[Any] = self.walk.own(content(owner))
+        self._views.setdefault(id(owner), []).append((made, content, owner))
+        return made
+
+    def renew(self, owner: Any) -> None:
+        """Notes that a container of the walk's own has another content by now."""
+        for made, content, _ in self._views.get(id(owner), ()):
+            if (now := content(owner)) is None:
+                self.taint(made, moves=True)
+            else:
+                made[:] = now
 
     def _is_new(self, value: Any) -> bool:
         while self._results:

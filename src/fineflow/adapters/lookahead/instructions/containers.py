@@ -82,12 +82,13 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
     if walk.unsure or not walk.known(key) or not walk.whole(container) or not walk.owns(container):
         walk.touch(key)
         walk.aliases.add(value)
-        walk.changes.taint(container)
+        walk.changes.replaces(container, key)
     elif not walk.plain(key):
         raise Stop("stores under a key that is not plain data")
     else:
         walk.tries.changes(container)
         container[key] = value
+        walk.changes.renew(container)
 
 
 @rule("DELETE_SUBSCR")
