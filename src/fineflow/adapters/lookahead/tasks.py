@@ -59,6 +59,12 @@ class Tasks:
         self.finished: list[Coroutine] = []  # those whose result is known
         self.current: Task | None = None
 
+    def leave(self) -> None:
+        """Lets go of the walk, as ``Walk.leave`` does of what refers to it."""
+        del self._walk
+        self._open.clear()
+        self.current = None
+
     def opens(self, coroutine: Coroutine) -> None:
         """Makes a coroutine a task."""
         if self._of(coroutine) is None:

@@ -104,7 +104,8 @@ class Walk:
 
     def leave(self) -> None:
         """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
-        del self.host, self.aliases, self.tries, self.tasks, self.changes.walk
+        self.tasks.leave()
+        del self.host, self.aliases, self.tries, self.changes.walk
 
     @property
     def steps(self) -> int:
