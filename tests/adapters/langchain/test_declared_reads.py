@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from pipelines import DIRECT, ENTRIES, ask, echo, same
 
 import fineflow
 from fineflow.ir import Effect
+from fineflow.testing import virtual
 from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
@@ -273,3 +275,34 @@ def test_batches_write_for_all_inputs_before_any_goes_on() -> None:
     same(make, SESSION, entries=("batch", "abatch"))
     two = [SESSION, {**SESSION, "question": "Which town?"}]
     assert [v["count"] for v in fineflow.optimize(make(), strict=True).batch(two)] == [2, 2]
+
+
+@pytest.mark.parametrize("result", [lambda x: x, lambda x: x["documents"], lambda x: [x["documents"]]])
+def test_a_result_may_be_a_part_of_the_argument(result: Any) -> None:
+    """What is changed in it is changed there: a walk does not ask for what was there before."""
+    sent: list[str] = []
+
+    def counted(messages: list[Any]) -> str:
+        sent.append(messages[-1].content)
+        return str(echo(messages))
+
+    chain = ask("{question}") | FakeChat(answers=counted, prefill=0.2) | StrOutputParser()
+
+    @fineflow.effects(reads="documents")
+    async def select(given: Any) -> Any:
+        await asyncio.sleep(0.1)
+        return result(given)
+
+    async def program(question: str) -> Any:
+        given = {"documents": [question]}
+        first = await chain.ainvoke({"question": question})
+        found = await select(given)
+        (found["documents"] if isinstance(found, dict) else found).append("more")
+        return first, given, await chain.ainvoke({"question": str(given)})
+
+    stock = virtual.run(program("x")).value
+    for_stock = sorted(sent)
+    for _ in range(2):
+        sent.clear()
+        assert virtual.run(fineflow.optimize(program, strict=True)("x")).value == stock
+        assert sorted(sent) == for_stock

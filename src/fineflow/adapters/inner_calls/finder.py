@@ -221,7 +221,7 @@ class CallFinder:
     def _value(self, obj: Any, name: str, args: Args, named: Named, sure: bool) -> Any:
         self._embeds(obj, name, args, named)
         if args and (whole := self.table.met_as_a_whole(self.walk, obj, name, args, named)) is not None:
-            return self._value_of(whole)
+            return self._value_of(whole, args, named)
         if args:
             value = self._components.handed_on(
                 obj, args[0], lambda part, given: self._value(self._resolved(part), name, [given], {}, sure)
@@ -292,7 +292,7 @@ class CallFinder:
             raise Stop(f"its call of a {type(obj).__name__} failed")
         if not found.known and not reads_only:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
-        return self._value_of(found)
+        return self._value_of(found, args, named)
 
     def _missing(self, obj: Any, name: str, args: Args, named: Named) -> Any:
         """Returns an unknown result of a component."""
@@ -317,9 +317,9 @@ class CallFinder:
                 return False
         return True
 
-    def _value_of(self, found: FoundCall) -> Any:
-        if not found.known:
-            return self._missing(found.component, found.name, found.args, found.named)
+    def _value_of(self, found: FoundCall, args: Args, named: Named) -> Any:
+        if not found.known:  # it may be a part of the arguments, of which the call has copies
+            return self._missing(found.component, found.name, args, named)
         value = as_text(found.value)
         return value if found.taken and found is not self.latest else self.walk.changes.result(value)
 
