@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from fineflow.ir import Graph
@@ -20,6 +21,7 @@ from fineflow.ir.text import name_of
 from fineflow.runtime import events
 from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.trace import Trace
+from fineflow.runtime.loop.iteration import END, aanswer, answer
 
 MOST = 10_000
 """Intervals and runs that are kept of one call."""
@@ -201,9 +203,6 @@ class _Stream:
             events.unmark_call(self._token)
 
 
-_END: Any = object()
-
-
 def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator[Any]:
     """Yields what ``start()`` yields, recorded as a call from the first piece to the end."""
     recorded, pieces = _Stream(obj, entry), None
@@ -211,12 +210,18 @@ def stream(obj: Any, entry: str, start: Callable[[], Iterator[Any]]) -> Iterator
         try:
             with recorded:
                 pieces = start()
+            step = partial(answer, pieces)
             while True:
                 with recorded:
-                    piece = next(pieces, _END)
-                if piece is _END:
+                    piece = step()
+                if piece is END:
                     break
-                yield piece
+                try:
+                    step = partial(answer, pieces, (yield piece))
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    step = partial(answer, pieces, error=error)
         finally:
             if pieces is not None and hasattr(pieces, "close"):
                 with recorded:
@@ -230,12 +235,18 @@ async def astream(obj: Any, entry: str, start: Callable[[], AsyncIterator[Any]])
         try:
             with recorded:
                 pieces = start()
+            step = partial(aanswer, pieces)
             while True:
                 with recorded:
-                    piece = await anext(pieces, _END)
-                if piece is _END:
+                    piece = await step()
+                if piece is END:
                     break
-                yield piece
+                try:
+                    step = partial(aanswer, pieces, (yield piece))
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    step = partial(aanswer, pieces, error=error)
         finally:
             if pieces is not None and hasattr(pieces, "aclose"):
                 with recorded:

@@ -25,6 +25,7 @@ from fineflow.runtime.call.claims import Summary
 from fineflow.runtime.call.lifecycle import Admission, InThread
 from fineflow.runtime.loop import deadline
 from fineflow.runtime.loop.bridge import AbandonableStream
+from fineflow.runtime.loop.iteration import END, aanswer
 from fineflow.runtime.loop.runtime_loop import on_engine_loop
 from fineflow.runtime.loop.scopes import Scope
 from fineflow.runtime.queues import in_vain, provider_caches
@@ -33,7 +34,6 @@ from fineflow.runtime.queues.registry import queues_in_use
 from fineflow.runtime.queues.request_context import depth
 from fineflow.verification.settings import Verify
 
-_END: Any = object()
 _SHOWN = 100  # characters of an object's own representation
 _COMPONENTS = 256  # of user functions, that are kept planned
 
@@ -292,14 +292,20 @@ class Planned(WithPlans):
                 items = invocation.stock(runs)
             if hasattr(items, "aclose"):
                 stack.push_async_callback(items.aclose)
-            step: Any = anext(items, _END)
+            step = aanswer(items)
             while True:
                 with admission, scope.inside():
                     item = await stopping(step, scope.stop)
-                if item is _END:
+                if item is END:
                     return
-                sent = yield item
-                step = anext(items, _END) if sent is None else _sent(items, sent)
+                try:
+                    sent = yield item
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    step = aanswer(items, error=error)
+                else:
+                    step = aanswer(items, sent)
 
     # Copies of a proxy are optimized copies of the wrapped object.
 
@@ -327,14 +333,6 @@ def merged(obj: Any) -> Any:
 
 def _answering(planner: Planner) -> Planner:
     return planner if isinstance(planner, partial) else partial(planner, answer=True)
-
-
-async def _sent(items: Any, value: Any) -> Any:
-    """Returns the item that an async generator gives for a value that its reader has sent."""
-    try:
-        return await items.asend(value)
-    except StopAsyncIteration:
-        return _END
 
 
 class _Ending:

@@ -18,17 +18,16 @@ from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from fineflow.runtime.loop.interpreter_exit import silent_at_exit
+from fineflow.runtime.loop.iteration import END, aanswer, answer
 from fineflow.runtime.loop.runtime_loop import engine_loop, post
 from fineflow.runtime.loop.scopes import Scope, check, current
 from fineflow.runtime.loop.submission import done_within
 from fineflow.runtime.loop.workers import submit
 
 T = TypeVar("T")
-
-_END: Any = object()
 
 _READ = (Iterator, *map(type, gc.get_referents(itertools.tee(())[0])))  # what a tee reads through is no iterator
 _LAST = 2  # references to an object that nobody else refers to: the variable, and the argument of the count
@@ -78,17 +77,22 @@ def iterate(make: Callable[[], Iterator[T]], seconds: float) -> Iterator[T]:
     try:
         with silent_at_exit:
             items = _step(context, scope, make, until, seconds)
-            found = items
+            found, step = items, partial(answer, items)
 
             def pull() -> T:
                 try:
-                    return next(found, _END)
+                    return cast(T, step())
                 finally:
                     if scope.stopped():  # the caller has left
                         _close_quietly(found)
 
-            while (item := _step(context, scope, pull, until, seconds)) is not _END:
-                yield item
+            while (item := _step(context, scope, pull, until, seconds)) is not END:
+                try:
+                    step = partial(answer, items, (yield item))
+                except GeneratorExit:
+                    raise
+                except BaseException as error:
+                    step = partial(answer, items, error=error)
     finally:
         cancel_stop()
         if items is not None and scope.stopped():
@@ -104,6 +108,7 @@ async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> Asyn
     scope, until = Scope(seconds), loop.time() + seconds
     timer = loop.call_at(until, loop.call_soon, scope.stop)
     items: Any = None
+    step: Any = None
     try:
         while True:
             if loop.time() >= until:
@@ -114,14 +119,19 @@ async def aiterate(make: Callable[[], AsyncIterator[T]], seconds: float) -> Asyn
                 with scope.inside():
                     async with limit:
                         items = make() if items is None else items
-                        item = await anext(items)
-            except StopAsyncIteration:
-                return
+                        item = await (step or partial(aanswer, items))()
             except TimeoutError as error:
                 if limit.expired():
                     raise _late(seconds) from error
                 raise
-            yield item
+            if item is END:
+                return
+            try:
+                step = partial(aanswer, items, (yield item))
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                step = partial(aanswer, items, error=error)
     finally:
         timer.cancel()
         if items is not None:

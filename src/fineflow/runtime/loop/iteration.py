@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fineflow.runtime.loop import scopes
 from fineflow.runtime.loop.channel import Channel, aclose, pump
@@ -15,6 +15,33 @@ from fineflow.runtime.loop.submission import RuntimeSubmission
 from fineflow.runtime.loop.workers import submit
 
 T = TypeVar("T")
+
+END: Any = object()
+"""Stands for the end of an iterator."""
+
+
+def answer(items: Any, sent: Any = None, error: BaseException | None = None) -> Any:
+    """Returns what an iterator yields next; END after the last. sent, error: what its reader sends or throws."""
+    try:
+        if error is None:
+            return next(items) if sent is None else items.send(sent)
+        if hasattr(items, "throw"):
+            return items.throw(error)
+    except StopIteration:
+        return END
+    raise error
+
+
+async def aanswer(items: Any, sent: Any = None, error: BaseException | None = None) -> Any:
+    """``answer`` of an async iterator."""
+    try:
+        if error is None:
+            return await (anext(items) if sent is None else items.asend(sent))
+        if hasattr(items, "athrow"):
+            return await items.athrow(error)
+    except StopAsyncIteration:
+        return END
+    raise error
 
 
 class _OnCollection:
