@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 from langchain_core.documents import Document
+from langchain_core.messages import AIMessage
 from tqdm import tqdm
 from walk_host import Component, Host, llm
 
@@ -452,6 +453,29 @@ def reads_a_context_variable(items):
     llm.invoke(SETTINGS.get()["text"])
 
 
+def sets_what_it_found(items):
+    found = llm.invoke("search")
+    found.page_content += "!"
+    llm.invoke("behind")
+    llm.invoke(found.page_content)
+    found.page_content = llm.invoke("again")
+    llm.invoke(found.page_content)
+
+
+def sets_what_it_made(items):
+    made = Document(page_content=items[0], metadata={"kind": "a"})
+    made.metadata = {"kind": items[1]}
+    llm.invoke(made.metadata["kind"] + made.page_content)
+
+
+def sets_what_a_text_is_made_of(items):
+    said = llm.invoke("say")
+    llm.invoke(said.text)
+    said.content = "other"
+    llm.invoke(said.text)
+    llm.invoke(said.content)
+
+
 A, B, C = ITEMS = ["a", "bb", "cc"]
 FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "loop": (loop, ITEMS, ""),
@@ -557,6 +581,9 @@ def test_a_message_of_the_logging_module_needs_no_handlers(monkeypatch: pytest.M
         (all_of, {"a": "yes", "bb": "no"}, ["a", "bb"]),
         (next_of, {"a": "", "bb": "yes"}, ["a", "bb"]),
         (next_of, dict.fromkeys(ITEMS, ""), [*ITEMS, "none"]),
+        (sets_what_it_found, {"search": Document("page")}, ["search", "behind", "page!", "again"]),
+        (sets_what_it_made, {}, ["bba"]),
+        (sets_what_a_text_is_made_of, {"say": AIMessage("hello")}, ["say", "hello", "other"]),
     ],
 )
 def test_goes_on_with_results(func: Any, results: Any, calls: list[Any]) -> None:

@@ -81,7 +81,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     if harmless.logs(obj, name):
         return Method(INERT, name)
     if name in tables.ATTRIBUTES and is_plain(obj):
-        return walk.changes.given(as_text(getattr(obj, name)))
+        return _of_data(walk, obj, name)
     if name in OF_RESULTS and is_plain(obj):
         return Method(obj, name)
     if isinstance(obj, Local | Method | Partial | Lazy | FunctionType | MethodType):
@@ -89,6 +89,17 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
             return obj.__name__
         raise Stop(f"reads {name} of a function")
     return _of_instance(walk, obj, name)
+
+
+def _of_data(walk: Walk, obj: Any, name: str) -> Any:
+    """Returns a field of a document or message, or what it computes of its fields, as the function finds it."""
+    changed = walk.aliases.changed(obj)
+    if not (changed or walk.changes.assigns_to(obj)):
+        return walk.changes.given(as_text(getattr(obj, name)))
+    own = first_value(obj, name)
+    if changed or own is NULL:
+        return walk.aliases.one_of(UNKNOWN, obj)
+    return walk.changes.given(as_text(walk.changes.assigned(obj, name, own)))
 
 
 def _of_component(walk: Walk, obj: Any, name: str) -> Any:
