@@ -12,12 +12,13 @@ from benchmarks.peers.plain import plain
 from langchain.agents.middleware import wrap_model_call
 from langchain_core.documents import Document
 from langchain_core.messages import SystemMessage
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_stream_writer
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, create_react_agent, tools_condition
 from langgraph.types import interrupt
+from pydantic import BaseModel
 
 import fineflow
 from fineflow.testing import virtual, virtual_threads
@@ -392,3 +393,70 @@ def test_a_tool_that_asks_a_human_is_called_as_often_as_by_stock() -> None:
     stock, mine, _, _ = both("invoke", calls, tools=tools, saves=True, more=more)
     assert mine.early == ["rivers", "bridges"]
     assert sorted(mine.called) == sorted(stock.called)
+
+
+class Where(BaseModel):
+    kinds: list[str]
+
+
+def sorts(agent: Agent) -> BaseTool:
+    @tool
+    @fineflow.effects(reads="the archive")
+    def look_up(topic: str, where: list[str]) -> str:
+        """Looks a topic up in the archive."""
+        agent.note(topic)
+        where.sort()
+        return f"{topic} {where}"
+
+    return look_up
+
+
+def takes_out(agent: Agent) -> BaseTool:
+    @tool
+    @fineflow.effects(reads="the archive")
+    async def look_up(topic: str, where: list[str]) -> str:
+        """Looks a topic up in the archive."""
+        agent.note(topic)
+        return f"{topic} {where.pop()}"
+
+    return look_up
+
+
+def changes_a_part(agent: Agent) -> BaseTool:
+    @tool
+    @fineflow.effects(reads="the archive")
+    async def look_up(topic: str, where: list[list[str]]) -> str:
+        """Looks a topic up in the archive."""
+        agent.note(topic)
+        where[0].reverse()
+        return f"{topic} {where}"
+
+    return look_up
+
+
+def changes_a_model(agent: Agent) -> BaseTool:
+    @tool
+    @fineflow.effects(reads="the archive")
+    def look_up(topic: str, where: Where) -> str:
+        """Looks a topic up in the archive."""
+        agent.note(topic)
+        where.kinds.append("dams")
+        return f"{topic} {where}"
+
+    return look_up
+
+
+@pytest.mark.parametrize("made", [sorts, takes_out, changes_a_part, changes_a_model])
+def test_a_tool_that_changes_its_arguments_is_left_to_stock_once_that_is_known(made: Any) -> None:
+    """They may be parts of the model's message, in which stock's calls show what they have changed."""
+    kinds = ["rivers", "bridges"]
+    where: Any = {changes_a_model: {"kinds": kinds}, changes_a_part: [kinds]}.get(made, kinds)
+    calls = [("look_up", {"topic": topic, "where": where}) for topic in ("a", "b")]
+    stock, mine = (Agent(calls, tools=lambda agent: [made(agent)]) for _ in range(2))
+    mine.graph = fineflow.optimize(mine.graph, strict=True)
+    extra = []
+    for _ in range(3):
+        expected, found = ran(stock, "ainvoke")[0], ran(mine, "ainvoke")[0]
+        assert seen(found) == seen(expected)
+        extra.append(len(mine.called) - len(stock.called))
+    assert extra[0] == extra[2] == len(mine.early) > 0

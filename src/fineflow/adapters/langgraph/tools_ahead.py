@@ -14,7 +14,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import Context, ContextVar, copy_context
 from functools import partial, wraps
 from typing import Any, NamedTuple, cast
@@ -25,6 +25,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from fineflow.adapters.core.claiming import Claiming, Usable, never, side, under_way
 from fineflow.adapters.inner_calls.entry_wrappers import in_block, wrap_method
+from fineflow.adapters.langchain.arguments import frozen
 from fineflow.adapters.langchain.run_recorder import Nested, RunRecorder, starts_runs
 from fineflow.adapters.langgraph import searches_ahead
 from fineflow.adapters.langgraph.beside import around, running
@@ -207,7 +208,7 @@ async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
     run = _Run(recorder)  # LangSmith refers to it weakly
     if (langsmith := sys.modules.get("langsmith.run_helpers")) is not None:
         langsmith._set_tracing_context({"parent": run})  # as langchain-core 1.8.3 does
-    began = now()
+    began, before = now(), frozen(given)
     try:
         if tool.coroutine is not None and not sync:
             value = await tool.coroutine(*positional, **named)
@@ -219,8 +220,11 @@ async def _called(tool: Any, given: Any, *, sync: bool) -> list[Any]:
         raise _Left("it ends the process") from error
     except Exception as error:
         value = _FailedAhead(error, now() - began)
+    if frozen(given) != before:  # stock's are part of the message
+        with suppress(Nested):
+            recorder.taint()
     if recorder.tainted:
-        raise _Left("it starts a run, or asks for the task around it")
+        raise _Left("it starts a run, asks for the task around it, or changes its arguments")
     return [value]
 
 
