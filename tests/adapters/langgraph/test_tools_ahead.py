@@ -460,3 +460,4 @@ def test_a_tool_that_changes_its_arguments_is_left_to_stock_once_that_is_known(m
         assert seen(found) == seen(expected)
         extra.append(len(mine.called) - len(stock.called))
     assert extra[0] == extra[2] == len(mine.early) > 0
+    assert "start when stock makes them" in " ".join(str(fineflow.explain(mine.graph)).split())

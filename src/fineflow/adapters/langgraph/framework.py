@@ -17,6 +17,7 @@ from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
 from fineflow.adapters.langchain.lowering.declared import place
+from fineflow.adapters.langchain.run_recorder import lessons
 from fineflow.adapters.langchain.user_functions import entered
 from fineflow.adapters.langgraph.beside import one_by_one
 from fineflow.adapters.langgraph.early_nodes import across
@@ -90,7 +91,7 @@ class LangGraph(LangChain):
             ENTRIES,
             frozenset(),  # nothing runs ahead of the graph as a whole
             {"": graph},
-            Snapshot(_watched(graph)),
+            Snapshot(_watched(graph), counters=(lessons,)),
             touched=frozenset({""}) if inside else frozenset(),
             follows=frozenset(ENTRIES) if inside else frozenset(),
         )

@@ -230,7 +230,7 @@ def _tool_node(parts: Sequence[Any]) -> ToolNode | None:
 def offered(tool: BaseTool, trust: Any = None) -> Offered:
     """Returns what is known of a tool: whether its calls may start early. trust: the option ``trust_tools``."""
     if type(tool) not in (StructuredTool, Tool):
-        return Offered(tool, f"is a {type(tool).__name__}", guards=True)
+        return Offered(tool, f"it is a {type(tool).__name__}", guards=True)
     made = cast(StructuredTool, tool)  # both classes hold functions
     both = (made.func, made.coroutine)
     functions = [func for func in both if func is not None]
@@ -244,7 +244,7 @@ def offered(tool: BaseTool, trust: Any = None) -> Offered:
         return Offered(tool, "its effects are not declared", both, guards=not pure)
     reads, writes = (_resources(said, name) for name in ("reads", "writes"))
     structured = type(tool) is StructuredTool
-    why = f"is a {type(tool).__name__}" if not structured else left_to_stock(made)
+    why = f"it is a {type(tool).__name__}" if not structured else left_to_stock(made)
     why = why or declared_to_stock(made, said, unread(made))
     if not why and (name := needs_its_run(functions)):
         why = f"it refers to {name}, which belongs to the run that stock opens"

@@ -78,11 +78,11 @@ def declared_to_stock(
     if any(promise.writes for promise in promises):
         return "the tool is declared to write, so only stock calls it"
     if starts_runs(tool):
-        return "the tool started a run of its own, which only stock can place"
-    if type(tool.args_schema) is not dict and not plain_model(tool.args_schema):  # a JSON schema is not checked
-        return "its arguments have validators, aliases or custom types, which are user code"
+        return "the tool started a run of its own, or changed its arguments, which only stock can place"
     if tool._injected_args_keys - unread:
         return "stock injects arguments into the tool's call"
+    if type(tool.args_schema) is not dict and not plain_model(tool.args_schema):  # a JSON schema is not checked
+        return "its arguments have validators, aliases, default factories or custom types, which are user code"
     for func in _functions(tool):
         if _get_runnable_config_param(func) or {"callbacks", "run_manager"} & set(tool.args):
             return "the tool takes the run's config"
