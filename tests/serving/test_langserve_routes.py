@@ -118,6 +118,16 @@ def test_messages_come_as_dicts(message: dict[str, str]) -> None:
     assert [each["content"] for each in found["output"]["messages"]] == ["hello", "hi"]
 
 
+@pytest.mark.parametrize("route", ["/invoke", "/stream", "/batch"])
+@pytest.mark.parametrize("message", [["user", "hello"], "hello", {"kind": "human"}, {"type": "nobody"}])
+def test_what_is_no_message_is_refused_as_an_input(message: Any, route: str) -> None:
+    graph = StateGraph(MessagesState).add_node("node", lambda state: {}).add_edge(START, "node").compile()
+    given = {"messages": [message]}
+    with served(graph) as client:
+        response = client.post(route, json={"inputs": [given]} if route == "/batch" else {"input": given})
+    assert "messages" in wrong(response, 422)
+
+
 def test_keys_that_the_schema_does_not_name_reach_the_object() -> None:
     def all_of(given: dict[str, Any]) -> Any:
         return given["a"], dict(given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import cached_property
 from typing import Annotated, Any, NamedTuple, Self, cast
@@ -11,7 +11,7 @@ from langchain_core.callbacks import UsageMetadataCallbackHandler
 from langchain_core.load.serializable import Serializable
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, convert_to_messages
 from langchain_core.messages.utils import convert_to_openai_messages
-from pydantic import BaseModel, BeforeValidator, RootModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError, WrapValidator
 
 from fineflow.serving.refusals import Refused
 from fineflow.serving.served import Completion, Config
@@ -45,7 +45,7 @@ class ServedRunnable:
     def __init__(self, runnable: Any, name: str) -> None:
         self.name, self._runnable = name, runnable
         schema, self.output = _usable(runnable.get_input_schema), _usable(runnable.get_output_schema)
-        self.input: Any = Annotated[schema, BeforeValidator(_with_types)]
+        self.input: Any = Annotated[schema, WrapValidator(_checked)]
         keys = {each.id for each in runnable.config_specs}
         self._graph = callable(getattr(runnable, "get_state", None))
         if getattr(runnable, "checkpointer", None):
@@ -143,6 +143,14 @@ def _usable(schema: Any) -> Any:
     except Exception:  # of types of the user's own, and of annotations that cannot be resolved
         return Any
     return found
+
+
+def _checked(value: Any, check: Callable[[Any], Any]) -> Any:
+    """Returns an input as its schema has it. Raises ValueError, also for what is no message, a TypeError elsewhere."""
+    try:
+        return check(_with_types(value))
+    except TypeError as error:
+        raise ValueError(str(error)) from error
 
 
 def _with_types(value: Any) -> Any:
