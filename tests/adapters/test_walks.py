@@ -476,6 +476,13 @@ def sets_what_a_text_is_made_of(items):
     llm.invoke(said.content)
 
 
+def changes_what_a_text_is_made_of(items):
+    said = llm.invoke("say")
+    said.content[0]["text"] = "other"
+    llm.invoke("behind")
+    llm.invoke(said.text)
+
+
 A, B, C = ITEMS = ["a", "bb", "cc"]
 FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "loop": (loop, ITEMS, ""),
@@ -584,6 +591,11 @@ def test_a_message_of_the_logging_module_needs_no_handlers(monkeypatch: pytest.M
         (sets_what_it_found, {"search": Document("page")}, ["search", "behind", "page!", "again"]),
         (sets_what_it_made, {}, ["bba"]),
         (sets_what_a_text_is_made_of, {"say": AIMessage("hello")}, ["say", "hello", "other"]),
+        (
+            changes_what_a_text_is_made_of,
+            {"say": AIMessage([{"type": "text", "text": "hello"}])},
+            ["say", "behind"],
+        ),
     ],
 )
 def test_goes_on_with_results(func: Any, results: Any, calls: list[Any]) -> None:

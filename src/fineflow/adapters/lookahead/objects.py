@@ -93,13 +93,12 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
 
 def _of_data(walk: Walk, obj: Any, name: str) -> Any:
     """Returns a field of a document or message, or what it computes of its fields, as the function finds it."""
-    changed = walk.aliases.changed(obj)
-    if not (changed or walk.changes.assigns_to(obj)):
+    if not (walk.changes.of_others or walk.changes.assigned_to):
         return walk.changes.given(as_text(getattr(obj, name)))
     own = first_value(obj, name)
-    if changed or own is NULL:
+    if walk.aliases.changed(obj) or (own is NULL and walk.changes_part(obj)):
         return walk.aliases.one_of(UNKNOWN, obj)
-    return walk.changes.given(as_text(walk.changes.assigned(obj, name, own)))
+    return walk.changes.given(as_text(getattr(obj, name) if own is NULL else walk.changes.assigned(obj, name, own)))
 
 
 def _of_component(walk: Walk, obj: Any, name: str) -> Any:

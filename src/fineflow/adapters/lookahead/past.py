@@ -194,9 +194,10 @@ class Changes:
             self.walk.tasks.read(place, name)
         return value
 
-    def assigns_to(self, place: Any) -> bool:
-        """Returns True if this walk, or one before it, has noted an assignment to an attribute of an object."""
-        return any(number == id(place) for number, _ in (*self._assigned, *self._past.values))
+    @property
+    def assigned_to(self) -> set[int]:
+        """The places to which this walk, or one before it, has noted an assignment, by id."""
+        return {number for number, _ in (*self._assigned, *self._past.values)}
 
     def seen(self, value: Any) -> Any:
         """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -253,13 +253,17 @@ class Walk:
             return all(map(self.known, value)) and all(map(self.known, value.values()))
         return all(map(self.known, value))
 
-    def _touched(self, value: Any) -> bool:
-        """Returns True if something in a value may have been changed."""
+    def changes_part(self, value: Any) -> bool:
+        """Returns True if this walk, or one before it, has noted a change of a value or of something in it."""
+        return self._touched(value, self.changes.assigned_to)
+
+    def _touched(self, value: Any, others: Collection[int] = ()) -> bool:
+        """Returns True if something in a value may have been changed, or is one of others, by id."""
         todo = [value]
         while todo:
             part = todo.pop()
             self.spend()
-            if id(part) in self._tainted:
+            if id(part) in self.changes.tainted or id(part) in others:
                 return True
             if type(part) is dict:
                 todo += part.values()
