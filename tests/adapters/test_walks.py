@@ -756,6 +756,18 @@ def test_scan_finds_components_in_partials_defaults_and_attributes() -> None:
     service = Service()
     assert found(lambda item: service.one(item)) == (["llm"], False)
     assert found(lambda item: [service.one(item), service.one(2)]) == (["llm"], True)
+
+    def twice(app: Any, item: Any) -> Any:
+        return app.one(item), app.one(2)
+
+    def asker(app: Any) -> Any:
+        return lambda item: app.llm.invoke(item)
+
+    assert found(lambda item: twice(service, item)) == (["llm"], True)
+    assert found(functools.partial(twice, service)) == (["llm"], True)
+    assert found(lambda item, app=service: twice(app, item)) == (["llm"], True)
+    assert found(lambda item: [asker(service)(item), asker(service)(2)]) == (["llm"], True)
+    assert found(lambda item: str(service)) == ([], False)
     by_name = {"llm": llm}
     assert found(lambda items: [by_name[item].invoke(item) for item in items]) == (["Component"], True)
     assert found(lambda items: list(map(llm.invoke, items))) == (["llm"], True)

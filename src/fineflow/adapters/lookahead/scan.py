@@ -53,6 +53,7 @@ def scan(
     made.streams = streams
     try:
         made.visit(func, 0, repeated=False)
+        made.visit_handed()
     except Exception:  # an object that does not let itself be looked at
         return Found()
     return made.found
@@ -65,6 +66,8 @@ class _Scan:
         self.found = Found()
         self._is_component, self._methods, self._many = is_component, methods, many
         self._seen: set[tuple[int, int, bool]] = set()  # a code object, what it is a method of, and if it is repeated
+        self._objects: dict[int, Any] = {}  # of the user's classes, which may be handed to other functions
+        self._read_of_others: dict[str, bool] = {}  # attributes of what is not known, and if they are read repeatedly
 
     def visit(self, func: Any, depth: int, *, repeated: bool) -> None:
         """Reads a function. repeated: it is called in a loop."""
@@ -97,6 +100,14 @@ class _Scan:
             again = repeated or code is not func.__code__
             self._read(code, func.__globals__, held, own, depth, again)
 
+    def visit_handed(self) -> None:
+        """Reads what functions may call of objects that they are given: ``def ask(app): app.chain.invoke(...)``."""
+        done = set[tuple[int, str]]()
+        while new := {(key, name) for key in self._objects for name in self._read_of_others} - done:
+            done |= new
+            for key, name in sorted(new):
+                self._refer(name, _attribute(self._objects[key], name), 1, self._read_of_others[name])
+
     def _read(
         self, code: CodeType, names: Any, held: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
     ) -> None:
@@ -108,6 +119,8 @@ class _Scan:
             again = repeated or handed or any(number in loop for loop in loops)
             if ins.name in ("LOAD_ATTR", "LOAD_METHOD"):
                 self.found.calls += (1 + (again or name in self._many)) * (name in self._methods)
+                if value is None:
+                    self._read_of_others[name] = again or name in self._read_of_others
                 value = None if value is None else _attribute(value, name)
             elif ins.name == "LOAD_SUPER_ATTR":
                 cls, obj = (_loaded(each, names, held, own) for each in instructions[number - 2 : number])
@@ -134,6 +147,8 @@ class _Scan:
             self.found.components[name] = declared
         elif _followed(value):
             self.visit(value, depth + 1, repeated=repeated)
+        elif not isinstance(value, type | ModuleType) and of_application(type(value).__module__ or ""):
+            self._objects[id(value)] = value
 
     def _declared(self, value: Any) -> FunctionType | None:
         """Returns the function in a wrapper of ``fineflow.effects``, whose calls may begin early; None for others."""
