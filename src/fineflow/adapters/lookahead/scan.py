@@ -103,9 +103,9 @@ class _Scan:
     def visit_handed(self) -> None:
         """Reads what functions may call of objects that they are given: ``def ask(app): app.chain.invoke(...)``."""
         done = set[tuple[int, str]]()
-        while new := {(key, name) for key in self._objects for name in self._read_of_others} - done:
-            done |= new
-            for key, name in sorted(new):
+        while new := [(k, n) for k in self._objects for n in self._read_of_others if (k, n) not in done]:
+            done.update(new)
+            for key, name in new:
                 self._refer(name, _attribute(self._objects[key], name), 1, self._read_of_others[name])
 
     def _read(
