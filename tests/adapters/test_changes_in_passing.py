@@ -84,6 +84,25 @@ def the_element_of_this_turn(item: str) -> None:
         llm.invoke(f"{number} {name}")
 
 
+def one_more_than_there_was(item: str) -> None:
+    found = list(name.upper() for name in grown(NAMES))
+    llm.invoke(str(len(found)))
+
+
+def in_its_loop(item: str) -> None:
+    for name in NAMES:
+        if name == "a":
+            NAMES.append("d")
+        llm.invoke(name)
+    llm.invoke("at last")
+
+
+def grown(names: list[str]) -> Any:
+    found = (name for name in names)
+    names.append("d")
+    return found
+
+
 def different_lengths(item: str) -> None:
     try:
         pairs = list(zip(NAMES, ["x"], strict=True))
@@ -195,6 +214,8 @@ PROGRAMS: dict[str, tuple[Callable[[str], None], list[str]]] = {
     "backwards with one more": (backwards_with_one_more, []),
     "an element that follows": (an_element_that_follows, ["0 a", "1 b"]),
     "the element of this turn": (the_element_of_this_turn, ["0 a", "1 b", "2 c"]),
+    "one more than there was": (one_more_than_there_was, []),
+    "one more in its loop": (in_its_loop, ["a", "b", "c", "at last"]),
     "different lengths": (different_lengths, []),
     "equal lengths": (equal_lengths, ["a0", "b1", "c2"]),
     "printed": (printed, []),

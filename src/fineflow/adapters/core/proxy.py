@@ -300,7 +300,7 @@ class Planned(WithPlans):
                     return
                 try:
                     sent = yield item
-                except GeneratorExit:
+                except (GeneratorExit, asyncio.CancelledError):  # the parts of stock's stream are stopped first
                     raise
                 except BaseException as error:
                     step = aanswer(items, error=error)

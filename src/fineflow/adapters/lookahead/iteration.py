@@ -192,7 +192,11 @@ def following(walk: Walk, source: Any) -> Any:
     _, (container, *_), *number = source.__reduce__()
     if walk.changes.moved(container):
         return NULL
-    found = next(source)
+    found = next(source, NULL)
+    if found is NULL:
+        if walk.changes.grown(container):
+            return NULL
+        raise StopIteration
     return walk.aliases.one_of(UNKNOWN, found) if number and walk.changes.replaced(container, number[0]) else found
 
 

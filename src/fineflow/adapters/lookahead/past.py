@@ -68,6 +68,7 @@ class Changes:
         self.written = set[str]()
         self._given: dict[int, Any] = {}  # containers of data that the function was given
         self._moved: dict[int, Any] = {}  # those of the tainted ones whose elements may have other places
+        self._grown: dict[int, Any] = {}  # those that may have other elements besides
         self._replaced: dict[int, set[Any]] = {}  # keys of elements of theirs, NULL for any of them
         self._views: dict[int, list[tuple[list[Any], Content, Any]]] = {}  # of containers, by their id
         self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
@@ -75,6 +76,11 @@ class Changes:
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._results: list[Any] = []  # results of components that stock has not seen yet
         self._in_results: set[int] = set()  # what these refer to
+
+    def leave(self) -> None:
+        """Lets go of the walk, as ``Walk.leave`` does of what refers to it."""
+        self._views.clear()
+        del self.walk
 
     @property
     def of_others(self) -> bool:
@@ -96,15 +102,20 @@ class Changes:
             self._results.append(value)
         return value
 
-    def taint(self, value: Any, *, moves: bool = False) -> None:
-        """Notes that a container may have any content from now on. moves: its elements may have other places, too."""
+    def taint(self, value: Any, *, moves: bool = False, grows: bool = True) -> None:
+        """Notes that a container may have any content from now on.
+
+        moves: its elements may have other places, too. grows: there may be more of them.
+        """
         if self.walk.owns(value) and self.walk.tries.ignores(value):
             return
         self.walk.tries.changes(value)  # raises Stop for what is fixed
         if moves:
             self._moved[id(value)] = value
+        if grows:
+            self._grown[id(value)] = value
         for made, *_ in self._views.get(id(value), ()):
-            self.taint(made, moves=moves)
+            self.taint(made, moves=moves, grows=grows)
         if not self.walk.owns(value):
             if id(value) not in self._past.contents:
                 self._past.keep_content(value, new=self._is_new(value))
@@ -119,9 +130,13 @@ class Changes:
         """Returns True for a list whose elements may have moved: a loop over it meets others than it would have."""
         return id(value) in self._moved
 
+    def grown(self, value: Any) -> bool:
+        """Returns True for a list that may have more elements than the walk knows."""
+        return id(value) in self._grown
+
     def replaces(self, value: Any, key: Any) -> None:
         """Notes that an element of a container is another one from now on."""
-        self.taint(value)
+        self.taint(value, grows=type(value) is not list)
         self._replaced.setdefault(id(value), set()).add(key if type(key) is int and key >= 0 else NULL)
 
     def replaced(self, value: Any, number: int) -> bool:

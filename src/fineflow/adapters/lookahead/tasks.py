@@ -62,7 +62,8 @@ class Tasks:
     def leave(self) -> None:
         """Lets go of the walk, as ``Walk.leave`` does of what refers to it."""
         del self._walk
-        self._open.clear()
+        for each in (self._open, self.scheduled, self.finished):
+            each.clear()
         self.current = None
 
     def opens(self, coroutine: Coroutine) -> None:

@@ -105,7 +105,8 @@ class Walk:
     def leave(self) -> None:
         """Lets go of the host, which keeps its last walk: what refers to each other stays until Python looks for it."""
         self.tasks.leave()
-        del self.host, self.aliases, self.tries, self.changes.walk
+        self.changes.leave()
+        del self.host, self.aliases, self.tries
 
     @property
     def steps(self) -> int:
