@@ -85,7 +85,7 @@ def the_element_of_this_turn(item: str) -> None:
 
 
 def one_more_than_there_was(item: str) -> None:
-    found = list(name.upper() for name in grown(NAMES))
+    found = [name.upper() for name in grown(NAMES)]
     llm.invoke(str(len(found)))
 
 
