@@ -174,6 +174,20 @@ async def returned_what_it_had_read(asks: Asks) -> Any:
     return await asks(f"{await task} read")
 
 
+async def raised_where_it_is_awaited(asks: Asks) -> Any:
+    async def number() -> int:
+        return int(await asks("a number"))
+
+    task = asyncio.create_task(number())
+    await asks("first")
+    try:
+        await task
+        said = await asks("it is one")
+    except ValueError:
+        said = await asks("it is none")
+    return said, await asks("at last")
+
+
 async def elements_of_one_iterator(asks: Asks) -> Any:
     texts = iter(["one", "two", "three", "four"])
 
@@ -190,7 +204,7 @@ async def elements_of_one_iterator(asks: Asks) -> Any:
 PROGRAMS = [
     *(appended_later, appended_before_anything_waits, counted, an_attribute, items, read_by_another_part),
     *(read_where_something_is_unknown, begun_before_what_is_awaited, gathered_in_a_task, changed_after_it_has_begun),
-    *(returned_what_it_had_read, elements_of_one_iterator),
+    *(returned_what_it_had_read, raised_where_it_is_awaited, elements_of_one_iterator),
 ]
 
 

@@ -27,11 +27,12 @@ class Task:
 
     changed: what it changes, by id. overtaken: what is changed beside it. ended: the walk has got through it. joined:
     the function waits for it, for certain. joiner: the task that waits for it, for certain. reads, shaken: places that
-    it reads, and places that are changed beside it.
+    it reads, and places that are changed beside it. errors: that it may raise where it is awaited, and whether seldom.
     """
 
     __slots__ = (
-        *("changed", "coroutine", "ended", "joined", "joiner", "overtaken", "reads", "shaken", "under_way", "within"),
+        *("changed", "coroutine", "ended", "errors", "joined", "joiner", "overtaken", "reads", "shaken"),
+        *("under_way", "within"),
     )
 
     def __init__(self, coroutine: Coroutine, within: Task | None) -> None:
@@ -40,6 +41,7 @@ class Task:
         self.ended = self.joined = self.under_way = False
         self.changed: dict[int, Any] = {}
         self.overtaken: dict[int, Any] = {}
+        self.errors = set[tuple[type[Exception], bool]]()
         self.reads = set[Place]()
         self.shaken = set[Place]()
 
@@ -91,6 +93,10 @@ class Tasks:
             raise Stop("awaits a task that waits for this one")
         if not task.settled:
             raise Stop("awaits a task that has read what was changed beside it")
+        if coroutine.result is not NULL:
+            for error, seldom in task.errors:
+                self._walk.tries.raises(error, seldom=seldom)
+            return coroutine.result
         outer, self.current, task.under_way = self.current, task, True
         try:
             value = self._walk.done(coroutine)
@@ -100,6 +106,7 @@ class Tasks:
             self.current, task.under_way = outer, False
             if outer is not None:
                 outer.reads |= task.reads
+                outer.errors |= task.errors
 
     def begin(self) -> None:
         """Walks through those that have not begun."""
@@ -122,7 +129,7 @@ class Tasks:
     def _back_here(self) -> Callable[[], None]:
         """Returns a function after which what comes next is walked through again, by the same tasks."""
         walk, opened, finished = self._walk, list(self._open), len(self.finished)
-        reads = [(each, set(each.reads)) for each in opened]
+        before = [(each, set(each.reads), each.ended) for each in opened]
         state, calls, changed = walk.tries.back_here(), walk.host.calls_so_far(), copy.copy(walk.host.changed)
 
         def back() -> None:
@@ -130,8 +137,8 @@ class Tasks:
             calls()
             walk.host.changed = changed
             self._open[:] = opened
-            for task, read in reads:
-                task.reads, task.ended = read, False
+            for task, reads, ended in before:
+                task.reads, task.ended = reads, ended
             for each in self.finished[finished:]:
                 each.result = NULL
             del self.finished[finished:]

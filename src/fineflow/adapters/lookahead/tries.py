@@ -141,6 +141,8 @@ class Tries:
     def raises(self, *errors: type[Exception], seldom: bool = False) -> None:
         """Notes that an operation fails for some results. seldom: only a handler that names the error expects it."""
         self.risks += 1
+        if (task := self._walk.tasks.current) is not None:
+            task.errors.update((error, seldom) for error in errors)
         if not self.open:
             return
         for error in errors:
