@@ -80,7 +80,7 @@ class Mapped(Lazy):
             try:
                 parts.append(following(walk, each))
             except StopIteration:
-                if self._strict and not (each is self._sources[0] and all(map(_is_over, self._sources))):
+                if self._strict and (parts or not all(_is_over(walk, other) for other in self._sources[1:])):
                     raise Stop("may raise an exception") from None
                 raise
             if parts[-1] is NULL:
@@ -104,8 +104,13 @@ class Mapped(Lazy):
             return self._func(*parts)
 
 
-def _is_over(source: Any) -> bool:
-    return type(source) in ITERATORS and not source.__length_hint__()
+def _is_over(walk: Walk, source: Any) -> bool:
+    """Asks for an element, and returns True if there is none."""
+    try:
+        following(walk, source)
+    except StopIteration:
+        return True
+    return False
 
 
 class Filtered(Lazy):
