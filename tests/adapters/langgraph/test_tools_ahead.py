@@ -152,6 +152,14 @@ def test_nothing_is_read_before_an_earlier_call_may_have_written_it(made: Any) -
     assert mine.early == ["rivers"]
 
 
+@pytest.mark.parametrize("entry", ["invoke", "ainvoke"])
+def test_what_a_later_call_of_the_message_writes_makes_no_earlier_one_read_again(entry: str) -> None:
+    calls = [FOUR[0], *[("save", {"text": f"text {number}"}) for number in range(3)]]
+    _, mine, _, _ = both(entry, calls, tools=lambda agent: [look_up(agent), declared_saver(agent)])
+    assert mine.early == ["rivers"]
+    assert sorted(mine.called) == ["rivers", "text 0", "text 1", "text 2"]
+
+
 def test_an_undeclared_tool_is_left_to_stock() -> None:
     _, mine, _, _ = both("invoke", [("save", {"text": "a"})] * 3, tools=lambda agent: [saver(agent)])
     assert not mine.early

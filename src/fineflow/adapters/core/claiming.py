@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from fineflow.runtime import recording
-from fineflow.runtime.call import written
 from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
 from fineflow.runtime.call.gains import Member, Saving
@@ -357,7 +356,7 @@ class Claiming:
         with suppress(Unreachable):
             self.bridge.run(partial(self._expect, leaf, works))
 
-    def begin_early(self, leaf: str, work: Ahead, component: Any) -> Callable[[], None]:
+    def begin_early(self, leaf: str, work: Ahead) -> Callable[[], None]:
         """Starts a call of a component, a function of the user's, that stock is likely to make later, without waiting.
 
         Returns a function that ends it if stock has not made it. What stock calls then is its own. From any thread.
@@ -365,15 +364,10 @@ class Claiming:
         self._leaves |= {leaf}
         self._early |= {leaf}
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
-        version = written.version(component)
-        if version.keys is None:  # it would be called once more, as nobody could tell what it reads
-            return lambda: None
-        self.post(lambda: begun.extend(self._expect(leaf, [work], version)))
+        self.post(lambda: begun.extend(self._expect(leaf, [work])))
         return lambda: self.post(self._withdraw, leaf, begun)
 
-    def _expect(
-        self, leaf: str, works: Sequence[Ahead], version: written.Version = written.NOTHING
-    ) -> list[tuple[Sequence[Entry], asyncio.Task[None]]]:
+    def _expect(self, leaf: str, works: Sequence[Ahead]) -> list[tuple[Sequence[Entry], asyncio.Task[None]]]:
         call = self.call
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         for keys, work in works:
@@ -384,7 +378,7 @@ class Claiming:
             held = HeldBack(self._component(leaf)) if leaf in self.shadows.plan.objects else None
             task = call.task(_do(call, leaf, entries, work, held), 0, 0.0, leaf, None)
             for entry in entries:
-                entry.worker, entry.task, entry.request, entry.version = Side.GRAPH, task, request, version
+                entry.worker, entry.task, entry.request = Side.GRAPH, task, request
                 entry.running()
             begun.append((entries, task))
         return begun

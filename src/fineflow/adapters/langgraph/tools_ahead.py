@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
@@ -35,6 +36,7 @@ from fineflow.adapters.langgraph.tool_runs import Moment, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, Turns
 from fineflow.runtime.call.claims import Entry
 from fineflow.runtime.call.gains import Member, SideBySide
+from fineflow.runtime.call.written import Version, version
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.scopes import setting
 from fineflow.runtime.loop.workers import in_thread
@@ -51,6 +53,9 @@ class Turn:
         self.answers = here.shadows.options.stream_answers
         self._around, self._runs = around.get(), tool_runs_of(here)
         self._begun: dict[str, tuple[Offered, Moment]] = {}  # calls that have started, and when; by id
+        self._read: dict[str, Version] = {}  # what these read, as they found it
+        self._stale: set[str] | None = None  # those that had to find something else, once that is decided
+        self._deciding = threading.Lock()
         self._ids = set[str]()
         self.reading = set[str]()  # calls of undeclared tools that are seen to do no more than to read
         self._drops: list[Callable[[], None]] = []
@@ -96,9 +101,13 @@ class Turn:
         tool: Any = early.tool
         if starts_runs(tool) or (given := self._given(tool, call)) is None:
             return
+        read = version(tool)
+        if read.keys is None:  # it would be called once more, as nobody could tell what it reads
+            return
+        self._read[number] = read
         work = partial(_run, tool, given, copy_context(), self.calls.member(number), sync=self._here.call.sync)
         self._drops.append(
-            self._here.begin_early(_leaf(tool), ([_key(number, given[0], given[1], unread(tool))], work), tool)
+            self._here.begin_early(_leaf(tool), ([_key(number, given[0], given[1], unread(tool))], work))
         )
 
     @property
@@ -124,10 +133,21 @@ class Turn:
         """Returns True if nothing has changed what a call reads, since it has started."""
         if number not in self._begun:
             return True
+        if self._stale is not None and number in self._stale:
+            return False
         tool, since = self._begun[number]
         if self._waits_for_others(tool) and self._runs.others_since(since, self):
             return False
         return self._alone or (self._by_tools and not self._runs.changed(tool, since, self))
+
+    def decide(self) -> None:
+        """Looks what has been written since calls started, as stock begins the first tool of the message.
+
+        What tools of the message write counts no more: a call that reads it starts early only where it comes first.
+        """
+        with self._deciding:
+            if self._stale is None:
+                self._stale = {number for number, read in self._read.items() if not read.holds()}
 
     def _waits_for_others(self, tool: Offered) -> bool:
         """Returns True if what the user's code starts may change what a tool reads."""
@@ -301,6 +321,8 @@ def _asked_for(stock: Any, tool: Any, name: str, named: Mapping[str, Any]) -> It
     here, number = under_way.get(), named.get("tool_call_id")
     turn = _turn_of(here) if number else None
     member = turn.calls.member(str(number)) if turn is not None else None
+    if turn is not None:
+        turn.decide()
     reads = turn is not None and number in turn.reading
     runs = nullcontext() if here is None else running(here, tool, turn, reads=reads)
     with runs, setting((asked, str(number or "")), (side, member)):
