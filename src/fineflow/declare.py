@@ -204,8 +204,9 @@ def _telling(func: FunctionType, written: Sequence[Any]) -> Any:
         with _telling_of(written):
             return (yield from func(*args, **named))
 
-    kinds = {inspect.iscoroutinefunction: acalled, inspect.isgeneratorfunction: pieces}
-    return _marked(next((made for is_one, made in kinds.items() if is_one(func)), called), func)
+    if inspect.iscoroutinefunction(func):
+        return _marked(acalled, func)
+    return _marked(pieces if inspect.isgeneratorfunction(func) else called, func)
 
 
 @contextmanager

@@ -196,3 +196,25 @@ def test_a_search_finds_what_is_declared_to_be_written_to_what_it_holds(name: st
 
     same(make)
     same(as_a_function)
+
+
+def test_a_resource_that_refuses_to_be_looked_at_keeps_no_function_from_running() -> None:
+    class Closed:
+        __slots__ = ()
+
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            raise RuntimeError("closed")
+
+    written: list[str] = []
+
+    @fineflow.effects(writes=Closed())
+    def add(text: str) -> None:
+        written.append(text)
+
+    async def program(question: str) -> Any:
+        add(question)
+        return await chain(0.1).ainvoke({"question": question}), await chain(0.1).ainvoke({"question": "other"})
+
+    asyncio.run(fineflow.optimize(program, strict=True)("tower"))
+    assert written == ["tower"]

@@ -131,8 +131,16 @@ class Plan:
             pays = frozenset(
                 entry for entry in self.entries if self.batched or not entry.endswith("batch") or entry in self.pays
             )
-            found = replace(self, pays=pays, follows=self.follows | pays, touched=touched, leaves=touched)
-            found = replace(found, tapped=tapped, shadows={}, bounded={})
+            found = replace(
+                self,
+                pays=pays,
+                follows=self.follows | pays,
+                touched=touched,
+                leaves=touched,
+                tapped=tapped,
+                shadows={},
+                bounded={},
+            )
             self.bounded[leaves] = found
         return found
 

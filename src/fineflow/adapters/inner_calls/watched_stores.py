@@ -46,8 +46,10 @@ def keys(component: Any) -> Sequence[Hashable] | None:
     holds too much to be looked at, or something writes to it whose calls nobody notices.
     """
     found = _keys(component)
+    if not found:
+        return found
     unnoticed = {key for owner, promise in unheard() for key in _written_by(owner, promise)}
-    return None if found is None or not unnoticed.isdisjoint(found) else found
+    return found if unnoticed.isdisjoint(found) else None
 
 
 def _written_by(owner: Any, promise: Declaration) -> Iterator[Hashable]:
@@ -57,8 +59,16 @@ def _written_by(owner: Any, promise: Declaration) -> Iterator[Hashable]:
         if each is owner and promise.name in _writers(kind):  # counts as a write of a store's
             continue
         yield key_of(each)
-        for part in () if isinstance(each, str) else _held(each) or ():
+        for part in _parts(each):
             yield from _keys_of(part)
+
+
+def _parts(resource: Any) -> Sequence[Any]:
+    """Returns what a declared resource holds; () for a text, and for what does not let itself be looked at."""
+    try:
+        return () if isinstance(resource, str) else _held(resource) or ()
+    except Exception:  # of the user's object: it is known by itself
+        return ()
 
 
 def _keys(component: Any) -> Sequence[Hashable] | None:
@@ -223,7 +233,7 @@ def _declared_write(resources: Sequence[Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for each in resources:
             stack.enter_context(written.writing((key_of(each),)))
-            for store in () if isinstance(each, str) else _held(each) or ():
+            for store in _parts(each):
                 stack.enter_context(_write(store))
         yield
 

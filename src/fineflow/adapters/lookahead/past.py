@@ -55,7 +55,7 @@ Content = Callable[[Any], list[Any] | None]
 
 
 class Changes:
-    """What the function changes in one walk: of what the walk did not create, it is only noted.
+    """The changes that a function makes in one walk. Those of what the walk did not create are only noted.
 
     tainted: containers that may have any content by now, by id. outside: some of these are not the walk's own.
     written: names of resources that declared functions have written.

@@ -144,7 +144,7 @@ def _lane(waiter: Waiter) -> tuple[str, int]:
 
 
 class Ticket:
-    """What a caller waits with: blocks the coroutine (on any loop) or thread that made it until a thread ends it."""
+    """Place of a caller in the line: its coroutine (on any loop) or thread waits until another thread ends the wait."""
 
     __slots__ = ("_blocked", "_ended", "_error")
 
