@@ -216,5 +216,5 @@ def test_a_resource_that_refuses_to_be_looked_at_keeps_no_function_from_running(
         add(question)
         return await chain(0.1).ainvoke({"question": question}), await chain(0.1).ainvoke({"question": "other"})
 
-    asyncio.run(fineflow.optimize(program, strict=True)("tower"))
+    virtual.run(fineflow.optimize(program, strict=True)("tower"))
     assert written == ["tower"]
