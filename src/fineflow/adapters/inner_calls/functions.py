@@ -25,7 +25,7 @@ from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.core.snapshot import Snapshot
-from fineflow.adapters.inner_calls import watched_stores
+from fineflow.adapters.inner_calls import component_settings, watched_stores
 from fineflow.adapters.inner_calls.entry_wrappers import looked_through, merging
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.python.bytecode import location
@@ -49,6 +49,7 @@ _SEVERAL = "calls of {} in it that need nothing from each other start together"
 _ONCE = "steps inside of its call of {} may start earlier"
 _MADE = "steps inside of calls of what {} makes in it may start earlier"
 
+written.settings_of.append(component_settings.settings)
 written.finders.append(watched_stores.keys)  # here, as both frameworks import this before anything runs ahead
 
 _visits: WeakKeyDictionary[Any, Visits] = WeakKeyDictionary()

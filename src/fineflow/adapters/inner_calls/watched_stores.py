@@ -72,7 +72,7 @@ def _parts(resource: Any) -> Sequence[Any]:
 
 
 def _keys(component: Any) -> Sequence[Hashable] | None:
-    held = _attributes(component)
+    held = attributes(component)
     functions = [held.get(name) for name in ("func", "coroutine") if "args_schema" in held]
     for function in (*functions, component):
         if (promise := declaration(function)) is not None:
@@ -132,7 +132,7 @@ def _held(component: Any) -> list[Any] | None:
         elif kind is partial:
             todo.extend((each.func, *each.args, *each.keywords.values()))
         elif each is component or _is_looked_into(kind):
-            todo.extend(_attributes(each).values())
+            todo.extend(attributes(each).values())
             found.append(each)
     return found
 
@@ -155,7 +155,7 @@ def _is_data(kind: type) -> bool:
     return any(name in getattr(kind, "model_fields", ()) or hasattr(kind, name) for name in _DATA)
 
 
-def _attributes(obj: Any) -> dict[str, Any]:
+def attributes(obj: Any) -> dict[str, Any]:
     """Returns the attributes of an object, those too that pydantic keeps elsewhere, and runs no code of its class."""
     found: dict[str, Any] = {}
     for name in ("__dict__", "__pydantic_private__"):
@@ -189,12 +189,12 @@ def key_of(resource: Any) -> Hashable:
 
 
 def _containers(store: Any) -> list[Any]:
-    return [value for value in _attributes(store).values() if type(value) in _CONTAINERS]
+    return [value for value in attributes(store).values() if type(value) in _CONTAINERS]
 
 
 def _collections(store: Any) -> list[Hashable]:
     """Returns keys of the Chroma collections that a store is, or keeps."""
-    values = (store, *_attributes(store).values())
+    values = (store, *attributes(store).values())
     return [f"chroma:{each.id}" for each in values if str(type(each).__module__).startswith("chromadb.api.models.")]
 
 

@@ -62,8 +62,13 @@ def decode(code: CodeType) -> tuple[Instruction, ...]:
     return decoded(code).instructions
 
 
+_SETTING = frozenset(dis.opmap[name] for name in ("STORE_ATTR", "DELETE_ATTR"))
+
+
 def assigned(code: CodeType, name: str) -> Iterator[str]:
     """Yields the attributes that code sets or deletes on what a variable of this name holds: ``self.x = ``, ``+= ``."""
+    if _SETTING.isdisjoint(code.co_code[::2]):
+        return
     found = decode(code)
     for at, each in enumerate(found):
         if each.name in ("STORE_ATTR", "DELETE_ATTR") and found[at - 1].value == name:

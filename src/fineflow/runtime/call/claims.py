@@ -63,7 +63,7 @@ class Entry:
     slot: of the component's call (``query.Slot``). request: that the work is, if it is one. stamps, number: where the
     graph's trace records a claim; stamps is None after the claim. task: does the work. held: threads of stock that wait
     for it, and tasks. left: the call has ended, and left the work to these. searches: its component searches something;
-    version: of that, as of when the component was called (``written``).
+    version: of it, as of when it was called (``written``).
     """
 
     __slots__ = (
@@ -156,9 +156,9 @@ class Entry:
                 self.request.sent = True
 
     def looks(self) -> None:
-        """Marks the moment as of which the component searches, unless that was before."""
-        if self.searches and self.version is written.NOTHING:
-            self.version = written.version(self.component)
+        """Marks the moment as of which the component does its work, unless that was before."""
+        if self.component is not None and self.version is written.NOTHING:
+            self.version = written.version(self.component, searches=self.searches)
 
     def finish(self, value: Any) -> None:
         """Ends the work with a result, unless it has ended already."""

@@ -1,17 +1,19 @@
-"""Counts writes to what is searched, so that stock claims a search only if nobody has written since it began.
+"""Tells whether stock would still get the result of a component's call that began ahead.
 
 A search may begin long before stock gets there. What another branch, a task, a thread or a handler adds meanwhile,
 stock would find. So each write to a store counts at its begin and at its end, and a search that began ahead notes the
-count. While a write is under way, nobody can tell how much of it a search finds.
+count. While a write is under way, nobody can tell how much of it a search finds. Others may also change how a component
+is set, which a call notes with the count.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fineflow.runtime.forks import in_child
@@ -29,6 +31,9 @@ finders: list[Callable[[Any], Sequence[Hashable] | None]] = []
 A tuple is the key of a store itself. () if there is no store, None if the component holds too much to be looked at.
 """
 
+settings_of: list[Callable[[Any], Mapping[str, Any]]] = []
+"""Return the settings of a component by their names: immutable values."""
+
 
 @in_child
 def _forget() -> None:
@@ -39,17 +44,23 @@ def _forget() -> None:
 
 
 class Version(NamedTuple):
-    """The state of the stores that a component searches, at a moment. number: of the last write by then, of any store.
+    """The state of a component, and of the stores that it searches, at a moment.
 
-    keys: of the stores; None if they are not known, or somebody is writing to one.
+    number: of the last write by then, of any store. keys: of the stores; None if they are not known, or somebody is
+    writing to one. settings: of the component.
     """
 
     number: int
     keys: Sequence[Hashable] | None
     component: Any
+    settings: Mapping[str, Any] = MappingProxyType({})
 
     def holds(self) -> bool:
-        """Returns True if the component still searches the same stores, and nobody has written to them since then."""
+        """Returns True if the component still searches the same stores, nobody has written to them since then, and its
+        settings are the same.
+        """
+        if self.settings and _settings(self.component) != self.settings:
+            return False
         if not self.keys:
             return self.keys is not None
         now = _keys_of(self.component)
@@ -66,12 +77,19 @@ searching: ContextVar[bool] = ContextVar("fineflow_searching", default=False)
 """True in a search that began ahead: what it writes, into a cache, say, is no write to what it searches."""
 
 
-def version(component: Any) -> Version:
-    """Returns what a component finds now."""
-    number, keys = _number, _keys_of(component)
+def version(component: Any, *, searches: bool = True) -> Version:
+    """Returns what a component does now. searches: also what it finds."""
+    number, keys = _number, _keys_of(component) if searches else ()
     with _lock:
         settled = keys is not None and (not _under_way or not any(key in _under_way for key in keys))
-    return Version(number, keys if settled else None, component)
+    return Version(number, keys if settled else None, component, _settings(component))
+
+
+def _settings(component: Any) -> Mapping[str, Any]:
+    try:
+        return {name: value for read in settings_of for name, value in read(component).items()}
+    except Exception:  # of the user's object
+        return {}
 
 
 def _stores(keys: Sequence[Hashable]) -> list[Hashable]:

@@ -1,0 +1,163 @@
+"""Another branch changes what a component is set to, after its call began ahead and before stock makes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnableParallel
+from langchain_core.vectorstores import InMemoryVectorStore
+from langgraph.graph import END, START, StateGraph
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import TextNode
+
+import fineflow
+from fineflow.testing import virtual
+from fineflow.testing.langchain import FakeChat, FakeEmbeddings
+from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
+
+TEXTS = ["tower", "bridge", "castle", "harbour"]
+Change = Callable[[Any], Any]
+
+
+def embeddings() -> FakeEmbeddings:
+    return FakeEmbeddings(latency=0.2)
+
+
+def retriever() -> Any:
+    return InMemoryVectorStore.from_texts(TEXTS, embeddings()).as_retriever(search_kwargs={"k": 3})
+
+
+def fewer(found: Any) -> None:
+    found.search_kwargs = {"k": 1}
+
+
+def fewer_in_place(found: Any) -> None:
+    found.search_kwargs["k"] = 1
+
+
+def all_of_them(found: Any) -> None:
+    found.search_type = "mmr"
+
+
+def elsewhere(found: Any) -> None:
+    found.vectorstore = InMemoryVectorStore.from_texts(["lighthouse"], embeddings())
+
+
+def model() -> FakeChat:
+    return FakeChat(answers={"human": "one two"}, step=0.1)
+
+
+def other_answer(found: Any) -> None:
+    found.answers = {"human": "three"}
+
+
+def other_answer_in_place(found: Any) -> None:
+    found.answers["human"] = "three"
+
+
+CHANGES: dict[str, tuple[Callable[[], Any], Change]] = {
+    "replaced": (retriever, fewer),
+    "in place": (retriever, fewer_in_place),
+    "text": (retriever, all_of_them),
+    "store": (retriever, elsewhere),
+    "model": (model, other_answer),
+    "model in place": (model, other_answer_in_place),
+}
+
+
+def slow() -> Any:
+    return ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=0.5) | StrOutputParser()
+
+
+def changing(component: Any, change: Change) -> Callable[[Any], Any]:
+    async def changes(value: Any) -> Any:
+        await asyncio.sleep(0.3)
+        change(component)
+        return {}
+
+    return changes
+
+
+def in_function(component: Any, change: Change) -> Any:
+    first = slow()
+
+    async def calls(value: dict[str, str]) -> Any:
+        await first.ainvoke(value)
+        return await component.ainvoke(value["question"])
+
+    return RunnableParallel(found=RunnableLambda(calls), said=RunnableLambda(changing(component, change)))
+
+
+def in_chain(component: Any, change: Change) -> Any:
+    both = RunnableParallel(said=slow(), question=RunnableLambda(lambda value: value["question"]))
+    found = both | RunnableLambda(lambda value: value["question"]) | component
+    return RunnableParallel(found=found, said=RunnableLambda(changing(component, change)))
+
+
+class State(TypedDict, total=False):
+    question: str
+    found: Any
+
+
+def in_node(component: Any, change: Change) -> Any:
+    first = slow()
+
+    async def calls(state: State) -> State:
+        await first.ainvoke({"question": state["question"]})
+        return {"found": await component.ainvoke(state["question"])}
+
+    graph = StateGraph(State)
+    graph.add_node("calls", calls)
+    graph.add_node("changes", changing(component, change))
+    for node in ("calls", "changes"):
+        graph.add_edge(START, node)
+        graph.add_edge(node, END)
+    return graph.compile()
+
+
+def same(run: Callable[[Callable[[Any], Any], Change], Awaitable[Any]], change: Change) -> None:
+    """run: makes an app, optimizes it, and calls it while its component changes."""
+    for change_it in (change, lambda component: None):
+        stock = virtual.run(run(lambda app: app, change_it))
+        ahead = virtual.run(run(partial(fineflow.optimize, strict=True), change_it))
+        assert found(ahead.value) == found(stock.value)
+    assert ahead.seconds < stock.seconds  # where nothing changes, the call went ahead
+
+
+def found(value: Any) -> Any:
+    """What the component has answered."""
+    return [getattr(each, "page_content", each) for each in value] if isinstance(value, list) else value.content
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+@pytest.mark.parametrize("app", [in_function, in_chain, in_node])
+def test_stock_makes_a_call_with_the_settings_of_that_moment(app: Callable[..., Any], changed: str) -> None:
+    component, change = CHANGES[changed]
+
+    async def run(optimized: Callable[[Any], Any], change: Change) -> Any:
+        return (await optimized(app(component(), change)).ainvoke({"question": "tower"}))["found"]
+
+    same(run, change)
+
+
+def test_stock_searches_an_index_with_the_settings_of_that_moment() -> None:
+    async def run(optimized: Callable[[Any], Any], change: Change) -> Any:
+        index = VectorStoreIndex([TextNode(text=text) for text in TEXTS], embed_model=FakeEmbedding(latency=0.2))
+        retriever, llm = index.as_retriever(similarity_top_k=3), FakeLLM(latency=0.5)
+
+        async def calls(question: str) -> list[str]:
+            await llm.acomplete(question)
+            return [each.text for each in await retriever.aretrieve(question)]
+
+        return (await asyncio.gather(optimized(calls)("tower"), changing(retriever, change)(None)))[0]
+
+    def fewer_nodes(retriever: Any) -> None:
+        retriever.similarity_top_k = 1
+
+    same(run, fewer_nodes)
