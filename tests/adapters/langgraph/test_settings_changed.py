@@ -8,13 +8,16 @@ from functools import partial
 from typing import Any, TypedDict
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnableParallel
 from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.graph import END, START, StateGraph
 from llama_index.core import VectorStoreIndex
 from llama_index.core.schema import TextNode
+from pydantic import Field
 
 import fineflow
 from fineflow.testing import virtual
@@ -144,6 +147,37 @@ def test_stock_makes_a_call_with_the_settings_of_that_moment(app: Callable[..., 
         return (await optimized(app(component(), change)).ainvoke({"question": "tower"}))["found"]
 
     same(run, change)
+
+
+@fineflow.external
+class Counting(BaseRetriever):
+    """Keeps state of its own: no setting, so a search that began ahead is not made again."""
+
+    asked: list[str] = Field(default_factory=list)
+    seen: dict[str, int] = Field(default_factory=dict)
+    searches: int = 0
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        raise NotImplementedError
+
+    async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+        self.searches += 1
+        self.asked.append(query)
+        self.seen[query] = self.searches
+        await asyncio.sleep(0.2)
+        return [Document(query)]
+
+
+@pytest.mark.parametrize("app", [in_function, in_chain, in_node])
+def test_what_a_component_changes_itself_is_no_setting(app: Callable[..., Any]) -> None:
+    made = []
+
+    async def run(optimized: Callable[[Any], Any], change: Change) -> Any:
+        made.append(Counting())
+        return (await optimized(app(made[-1], change)).ainvoke({"question": "tower"}))["found"]
+
+    same(run, lambda component: None)
+    assert [each.asked for each in made] == [["tower"]] * 4
 
 
 def test_stock_searches_an_index_with_the_settings_of_that_moment() -> None:
