@@ -40,7 +40,7 @@ class CallTable:
         """Returns what two calls must have in common to be the same. Raises Stop as ``Components.key``."""
         if is_declared(obj):
             return FunctionArguments(args, named)
-        return self._components.compared(self._components.key(obj, name, args, named))
+        return self._components.compared(obj, self._components.key(obj, name, args, named))
 
     def _is_call(self, call: FoundCall, component: Any, name: str) -> bool:
         """Returns True if this is a call of a component's method, or of one that is made of the same parts."""
@@ -105,7 +105,7 @@ class CallTable:
 
     def met(self, walk: Walk, obj: Any, name: str, key: Any, args: Args, named: Named) -> FoundCall:
         """Returns the call that a walk has met: one that is known, or a new one. key: a copy of the walk's own."""
-        wanted = FunctionArguments(args, named) if is_declared(obj) else self._components.compared(key)
+        wanted = FunctionArguments(args, named) if is_declared(obj) else self._components.compared(obj, key)
         same = (each for each in self.calls if not each.met and self._is_equal(each, obj, name, wanted, (args, named)))
         if (found := next(same, None)) is None:
             by_name = {each: _given(walk, value) for each, value in named.items()}

@@ -62,8 +62,8 @@ class Components(ABC):
         """
 
     @abstractmethod
-    def compared(self, key: Any) -> Any:
-        """Returns a key as it is now, in the form in which keys are compared."""
+    def compared(self, obj: Any, key: Any) -> Any:
+        """Returns a key of a call of a component as it is now, in the form in which keys are compared."""
 
     def told_apart(self, obj: Any, one: Given, other: Given) -> bool:
         """Returns True if calls of a component with equal keys are different ones, by what chooses what it does."""

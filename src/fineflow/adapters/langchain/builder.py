@@ -11,9 +11,11 @@ from langchain_core.runnables import Runnable
 from fineflow.adapters.analysis import Verdict
 from fineflow.adapters.core.builder import Builder, Leaf, Symbol
 from fineflow.adapters.core.trust import OWN_CLASS
+from fineflow.adapters.inner_calls import guests
 from fineflow.adapters.inner_calls.functions import note_calls
 from fineflow.adapters.langchain.user_functions import composite, looked_through
 from fineflow.ir import Effect, Effects, Ref
+from fineflow.options import Options
 
 
 @dataclass
@@ -65,7 +67,8 @@ class ChainBuilder(Builder):
     def refused(self, part: Any) -> str:
         """Returns why a component that a function calls is not believed; "" if it is, or consists of several."""
         if isinstance(part, type) or composite(part) or not isinstance(part, Runnable):
-            return ""
+            trust = "interfaces" if self.trusting else "packages"
+            return guests.refused(part, Options(assume_pure=self.assume_pure, trust=trust))
         alone = type(self)(self.rows, self.assume_pure, self.trusting, contents=self.contents, alone=True)
         alone.lower(part, Leaf(Ref("input")))
         reasons = (p.effects.reason for p in alone.primitives if p.effects.kind is Effect.OPAQUE)

@@ -23,7 +23,7 @@ from fineflow.adapters.langchain import planning
 from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.calls import streaming_handlers
 from fineflow.adapters.langchain.inner_calls.inner_calls import claims_inside, inner_calls_of
-from fineflow.adapters.langchain.user_functions import calls_in
+from fineflow.adapters.langchain.user_functions import calls_in, calls_some_of_langchain
 from fineflow.ir import Graph
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit
@@ -31,7 +31,7 @@ from fineflow.runtime.call.visits import Visit
 
 def takes(func: Any) -> bool:
     """Returns True for a function that calls a component, by the names of methods; for any if nobody else takes it."""
-    return "llama_index.core" not in sys.modules or calls_in(func)[0].calls > 0
+    return "llama_index.core" not in sys.modules or calls_some_of_langchain(func)
 
 
 def lower(func: Any, options: Options) -> tuple[Graph, Lowered]:

@@ -24,6 +24,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.proxy import merged
 from fineflow.adapters.core.trust import of_packages_class, plain
+from fineflow.adapters.inner_calls import guests
 from fineflow.adapters.langchain.inner_calls.classic_chains import RUNS, is_chain, methods_inside
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_chains
 from fineflow.adapters.langchain.several_prompts import asks_several
@@ -172,7 +173,13 @@ def _scan(func: Any, *, streams: bool = False) -> Found:
     component = entered(func)
     if component is not None:
         return Found({"runnable": component}, 1)
-    return scan(func, _is_component, _CALLED, _MANY, streams=streams)
+    called = _CALLED | guests.called()
+    return scan(func, lambda obj: _is_component(obj) or guests.is_component(obj), called, _MANY, streams=streams)
+
+
+def calls_some_of_langchain(func: Any) -> bool:
+    """Returns True for a function that calls something of LangChain's, by the names of methods."""
+    return entered(func) is not None or scan(func, _is_component, _CALLED, _MANY, streams=True).calls > 0
 
 
 def calls_in(func: Any) -> tuple[Found, bool]:

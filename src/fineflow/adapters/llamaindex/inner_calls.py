@@ -109,7 +109,7 @@ class IndexComponents(Components):
                 raise Stop(f"calls .{name}() of a {type(obj).__name__}: {refused}")
         return (*map(_compared, args), name, *named, *map(_compared, named.values()))
 
-    def compared(self, key: Any) -> Any:
+    def compared(self, obj: Any, key: Any) -> Any:
         return tuple(map(_as_now, key))
 
     def same(self, left: Any, right: Any, made: Sequence[Any]) -> bool:

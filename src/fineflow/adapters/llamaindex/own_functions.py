@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -16,13 +17,14 @@ from fineflow.adapters.inner_calls.functions import (
     is_function,
     lower_function,
 )
+from fineflow.adapters.inner_calls.guests import Guest, guests
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.llamaindex import planning
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.inner_calls import IndexComponents, calls_of
 from fineflow.adapters.llamaindex.reading import Readings, refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.user_functions import calls_in, functions_of
+from fineflow.adapters.llamaindex.user_functions import CALLED, calls_in, functions_of, is_component
 from fineflow.ir import Graph
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit
@@ -64,3 +66,15 @@ def visits(plan: Plan) -> Mapping[str, Visit]:
         if is_function(p.component) or runs:
             found[p.name] = max(runs, key=lambda visit: visit.runs, default=Visit())
     return found
+
+
+def _components(options: Options) -> IndexComponents:
+    return IndexComponents(options, lambda part: part, _readings(options))
+
+
+@functools.lru_cache(16)
+def _readings(options: Options) -> Readings:
+    return Readings(options)
+
+
+guests.append(Guest(is_component, CALLED, _components, refused_by))

@@ -62,14 +62,19 @@ def functions_of(obj: Any) -> dict[str, Any]:
     return {name: MethodType(func, obj) for name, func in found.items() if isinstance(func, FunctionType)}
 
 
+def is_component(obj: Any) -> bool:
+    """Returns True for what functions call: a component, or an index, which makes some."""
+    return methods_of(obj) is not None or makes(obj)
+
+
 def calls_in(func: Any) -> Found:
     """Returns what a function that is optimized by itself calls."""
-    return scan(func, lambda obj: methods_of(obj) is not None or makes(obj), CALLED, streams=True)
+    return scan(func, is_component, CALLED, streams=True)
 
 
 def called_by(*functions: Any) -> list[Any]:
     """Returns the components that functions refer to, if one of these may call several times; else none."""
-    found = [scan(func, lambda obj: methods_of(obj) is not None or makes(obj), CALLED) for func in functions]
+    found = [scan(func, is_component, CALLED) for func in functions]
     return [each for one in found for each in one.components.values()] if any(one.several for one in found) else []
 
 

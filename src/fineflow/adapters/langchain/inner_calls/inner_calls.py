@@ -16,6 +16,7 @@ from langchain_core.tools import StructuredTool, Tool
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
+from fineflow.adapters.inner_calls.guests import guests
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
@@ -23,6 +24,7 @@ from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.calls import Streams
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.composed import steps_of
+from fineflow.adapters.langchain.inner_calls.guests import WithGuests
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_agents
 from fineflow.adapters.langchain.inner_calls.runnables import Runnables
@@ -107,5 +109,6 @@ def inner_calls_of(
     given = {name: _hidden(hidden[name], value) if name in hidden else value for name, value in named.items()}
     shadows = here.shadows
     trusting = shadows.options.trust == "interfaces"
-    components = Runnables(shadows.component, trusting=trusting, streams_models=streams_models)
+    made = partial(WithGuests, shadows.options) if guests else Runnables
+    components = made(shadows.component, trusting=trusting, streams_models=streams_models)
     return kind(components, here, func, args, given, options=shadows.options, figures=figures, vectors=vectors)

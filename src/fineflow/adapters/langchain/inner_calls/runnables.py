@@ -131,7 +131,7 @@ class Runnables(Components):
             raise Stop(f"calls .{name}() with something else than a config")
         return given["input"]
 
-    def compared(self, key: Any) -> Arguments:
+    def compared(self, obj: Any, key: Any) -> Arguments:
         return Arguments(key)
 
     def told_apart(self, obj: Any, one: Given, other: Given) -> bool:

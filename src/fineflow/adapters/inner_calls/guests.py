@@ -1,0 +1,43 @@
+"""Frameworks whose components are also called in the functions of another one's objects: a node that asks an index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fineflow.adapters.inner_calls.components import Components
+from fineflow.options import Options
+
+
+@dataclass(frozen=True)
+class Guest:
+    """One such framework.
+
+    is_component: True for what a function calls of it. called: its methods. components: returns its ``Components``.
+    refused: returns a function that says why calls of a component may do more than read; "" if they do not.
+    """
+
+    is_component: Callable[[Any], bool]
+    called: frozenset[str]
+    components: Callable[[Options], Components]
+    refused: Callable[[Options], Callable[[Any], str]]
+
+
+guests: list[Guest] = []
+"""Those that are imported."""
+
+
+def is_component(obj: Any) -> bool:
+    """Returns True for a component of one of them."""
+    return any(guest.is_component(obj) for guest in guests)
+
+
+def refused(obj: Any, options: Options) -> str:
+    """Returns why calls of a component may do more than read; "" if they do not, or nobody here knows it."""
+    return next((guest.refused(options)(obj) for guest in guests if guest.is_component(obj)), "")
+
+
+def called() -> frozenset[str]:
+    """Returns the methods of their components."""
+    return frozenset[str]().union(*(guest.called for guest in guests))
