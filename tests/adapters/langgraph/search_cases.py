@@ -13,9 +13,12 @@ from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.tools import BaseTool, Tool, create_retriever_tool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from llama_index.core import VectorStoreIndex
+from llama_index.core.schema import TextNode
 from pydantic import BaseModel
 
 from fineflow.testing.langchain import FakeRetriever
+from fineflow.testing.llamaindex.fakes import FakeEmbedding
 
 Tools = Callable[..., Sequence[BaseTool]]
 
@@ -86,6 +89,32 @@ def coroutines(agent: Agent, fails: bool = False) -> list[BaseTool]:
         return str(await read.ainvoke(query))
 
     return [web, docs]
+
+
+def searched(agent: Agent, name: str, seconds: float) -> Any:
+    def latency(text: str) -> float:
+        agent.note(text)
+        return seconds
+
+    embeddings = FakeEmbedding(latency=latency)
+    return VectorStoreIndex([TextNode(text=f"a page of the {name}")], embed_model=embeddings).as_retriever()
+
+
+def index_tools(agent: Agent, fails: bool = False) -> list[BaseTool]:
+    """Tools that ask an index of LlamaIndex."""
+    web, docs = searched(agent, "web", 0.9), searched(agent, "docs", 0.2)
+
+    @tool("web")
+    def search(query: str) -> str:
+        """Searches the web."""
+        return str([node.text for node in web.retrieve(query)])
+
+    @tool("docs")
+    def read(query: str) -> str:
+        """Searches the documents."""
+        return str([node.text for node in docs.retrieve(query)])
+
+    return [search, read]
 
 
 class Query(BaseModel):

@@ -25,6 +25,7 @@ from search_cases import (
     coroutines,
     functions,
     graph_of,
+    index_tools,
     offers_a_list,
     offers_each,
     retriever,
@@ -54,7 +55,7 @@ def every_run_is_walked_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inner_calls, "skips", lambda func: False)
 
 
-@pytest.mark.parametrize("tools", [retriever_tools, functions, coroutines, as_tools, chains_as_tools])
+@pytest.mark.parametrize("tools", [retriever_tools, functions, coroutines, as_tools, chains_as_tools, index_tools])
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_slow_search_before_a_quick_one_gains(entry: str, tools: Tools, left_before: Any) -> None:
     """The model writes the second call while the first one searches; the second one's search begins early, too."""
@@ -104,7 +105,7 @@ def of_tools(tools: Tools, *names: str) -> list[Any]:
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 @pytest.mark.parametrize("entry", ["stream", "astream"])
-@pytest.mark.parametrize("tools", [retriever_tools, as_tools, chains_as_tools])
+@pytest.mark.parametrize("tools", [retriever_tools, as_tools, chains_as_tools, index_tools])
 def test_streams_are_those_of_stock(tools: Tools, entry: str, mode: Any, left_before: Any) -> None:
     more = {"stream_mode": mode, "subgraphs": True, "config": {"configurable": {"thread_id": "1"}}}
     stock, mine, _, _ = both(entry, of_tools(tools, "web", "docs"), tools=tools, more=more, saves=True)
