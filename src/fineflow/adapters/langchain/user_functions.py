@@ -12,7 +12,7 @@ from typing import Any
 from langchain_core.cross_encoders import BaseCrossEncoder
 from langchain_core.documents import BaseDocumentCompressor
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseLanguageModel
+from langchain_core.language_models import BaseChatModel, BaseLanguageModel
 from langchain_core.output_parsers import BaseOutputParser
 from langchain_core.prompts import BasePromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -166,7 +166,7 @@ def components_of(functions: Iterable[Any]) -> Found | None:
 
 def _scanned(functions: Iterable[Any]) -> Iterator[Found]:
     for each in map(_scan, functions):
-        yield replace(each, components={name: merged(part) for name, part in each.components.items()})
+        yield replace(each, components={name: _shown(part) for name, part in each.components.items()})
 
 
 def _scan(func: Any, *, streams: bool = False) -> Found:
@@ -188,7 +188,7 @@ def calls_in(func: Any) -> tuple[Found, bool]:
     Which components it calls may turn out only in its calls: they may be arguments, or made later.
     """
     found = _scan(func, streams=True)
-    found = replace(found, components={name: merged(part) for name, part in found.components.items()})
+    found = replace(found, components={name: _shown(part) for name, part in found.components.items()})
     return found, found.calls > 1 or _may_gain(found)
 
 
@@ -249,11 +249,21 @@ def composite(obj: Any) -> bool:
     return isinstance(obj, Runnable) and not isinstance(obj, _SIMPLE)
 
 
+def _makes_models(obj: Any) -> bool:
+    """Returns True for ``init_chat_model``."""
+    of_langchain = isinstance(obj, FunctionType) and (obj.__module__ or "").startswith(("langchain.", "langchain_cl"))
+    return of_langchain and obj.__name__ == "init_chat_model"
+
+
+def _shown(part: Any) -> Any:
+    return BaseChatModel if _makes_models(part) else merged(part)
+
+
 def _is_component(obj: Any) -> bool:
     if isinstance(obj, type):  # the function makes one
         return (issubclass(obj, _MADE) and of_package(obj.__module__)) or makes_chains(obj)
     if isinstance(obj, FunctionType):
-        return makes_chains(obj)
+        return makes_chains(obj) or _makes_models(obj)
     obj = merged(obj)
     kind = type(obj)
     if methods_of(obj) is not None:

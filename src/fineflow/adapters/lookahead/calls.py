@@ -15,6 +15,7 @@ from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.builtin_calls import SPECIAL
 from fineflow.adapters.lookahead.data_calls import as_printed, builtin, method, of_class
 from fineflow.adapters.lookahead.iteration import drained
+from fineflow.adapters.lookahead.kept_results import KEEPS, kept_result
 from fineflow.adapters.lookahead.objects import attribute, make
 from fineflow.adapters.lookahead.past import AlreadyChanged
 from fineflow.adapters.lookahead.surroundings import (
@@ -93,6 +94,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return make(walk, func, args, named)
     if isinstance(func, FunctionType):
         return walk.enter(known_function(func), args, named)
+    if type(func) is KEEPS:
+        return kept_result(func, args, named)
     if not isinstance(func, BuiltinFunctionType) and not of_package(type(func).__module__):  # a callable object
         return call(walk, attribute(walk, func, "__call__", method=False), args, named)
     raise Stop(f"calls {getattr(func, '__name__', type(func).__name__)}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis import is_plain, tables
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
+from fineflow.adapters.lookahead.kept_results import KEEPS
 from fineflow.adapters.lookahead.reachable import attributes_of
 from fineflow.adapters.lookahead.surroundings import READABLE, TextFile
 from fineflow.adapters.lookahead.values import (
@@ -140,7 +141,7 @@ def _of_instance(walk: Walk, obj: Any, name: str) -> Any:
         return own
     if slot:
         raise Stop(f"reads {name} of a {kind.__name__}, which it does not have yet")
-    if isinstance(found, FunctionType):
+    if isinstance(found, FunctionType) or type(found) is KEEPS:
         return MethodType(found, obj)
     if isinstance(found, staticmethod):
         return found.__func__

@@ -10,6 +10,7 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from fineflow.adapters.core.installers import of_application, of_package
+from fineflow.adapters.lookahead.kept_results import KEEPS
 from fineflow.adapters.python.bytecode import Instruction
 from fineflow.adapters.python.graph import graph
 from fineflow.adapters.python.parts import closure, codes, inherited
@@ -76,11 +77,13 @@ class _Scan:
             for name, value in (*((type(value).__name__, value) for value in func.args), *func.keywords.items()):
                 self._refer(name, value, depth, repeated)
             bound, func = {**func.keywords, **bound}, func.func
-        if not isinstance(func, FunctionType | MethodType | type) and not of_package(type(func).__module__ or ""):
+        if not isinstance(func, FunctionType | MethodType | type | KEEPS) and not of_package(
+            type(func).__module__ or ""
+        ):
             func = _attribute(func, "__call__")  # a callable object
         if isinstance(func, MethodType):
             owner, func = func.__self__, func.__func__
-        func = undeclared(func)
+        func = undeclared(_computing(func))
         if not isinstance(func, FunctionType) or depth > _DEPTH:
             return
         if func.__code__.co_flags & _GENERATORS and (depth or not self.streams):
@@ -185,9 +188,14 @@ def _loaded(ins: Instruction, names: Any, held: Mapping[str, Any], own: Mapping[
 
 def _followed(value: Any) -> bool:
     """Returns True for functions of the application, and for its objects that are called like one."""
-    if isinstance(value, FunctionType | MethodType):
+    if isinstance(value, FunctionType | MethodType) or type(value) is KEEPS:
         return of_application(getattr(value, "__module__", None) or "")
     return not isinstance(value, type) and callable(value) and of_application(type(value).__module__ or "")
+
+
+def _computing(func: Any) -> Any:
+    """Returns the function that computes the results that a cache keeps; others as they are."""
+    return func.__wrapped__ if type(func) is KEEPS else func
 
 
 def _loops(code: CodeType) -> list[range]:
@@ -200,14 +208,16 @@ def _loops(code: CodeType) -> list[range]:
 def _attribute(obj: Any, name: str) -> Any:
     """Returns an attribute of a module or of the user's object, without running code; None if there is none.
 
-    A function of the class is bound to the object.
+    A function of the class is bound to the object, and so is the one that computes a property.
     """
     if not isinstance(obj, ModuleType) and of_package(type(obj).__module__ or ""):
         return None
     own = getattr(obj, "__dict__", {})
     if name in own:
         return own[name]
-    value = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
+    value: Any = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
     if isinstance(value, staticmethod | classmethod):
         return MethodType(value.__func__, type(obj)) if isinstance(value, classmethod) else value.__func__
-    return MethodType(value, obj) if isinstance(value, FunctionType) else None
+    value = value.fget if type(value) is property else value
+    value = value.func if type(value) is functools.cached_property else value
+    return MethodType(value, obj) if isinstance(value, FunctionType) or type(value) is KEEPS else None
