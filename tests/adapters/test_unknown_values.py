@@ -374,6 +374,22 @@ async def not_in_time(items):
     await llm.ainvoke("perhaps")
 
 
+async def in_time(items):
+    for item in items:
+        try:
+            await asyncio.wait_for(llm.ainvoke(item), timeout=1)
+        except TimeoutError:
+            continue
+
+
+async def perhaps_at_once(items):
+    seconds = float(ask())
+    try:
+        await asyncio.wait_for(llm.ainvoke("perhaps"), seconds)
+    except TimeoutError:
+        return
+
+
 def suppressed(items):
     with contextlib.suppress(ValueError):
         int(ask())
@@ -401,7 +417,7 @@ UNSURE = [
         copied,
     ),
     *(set_by_default, loop_over_a_generator, shorter_than_a_generator, a_slice_of_a_generator, never_awaited),
-    *(shared_by_coroutines, not_in_time, assigned_in_suppress),
+    *(shared_by_coroutines, not_in_time, perhaps_at_once, assigned_in_suppress),
 ]
 WITH_A_SURE_CALL = (in_the_body_behind_what_may_fail, suppressed, loop_over_a_generator, shorter_than_a_generator)
 
@@ -411,6 +427,10 @@ def test_is_not_sure(func: Any) -> None:
     found = Host().through(func, ["a", "b"])
     assert "perhaps" not in found.calls
     assert ("sure" in found.calls) is (func in WITH_A_SURE_CALL)
+
+
+def test_what_has_a_time_limit_begins_for_certain() -> None:
+    assert Host().through(in_time, ["a", "b"]).calls == ["a", "b"]
 
 
 @pytest.mark.parametrize("part", [lambda given: operator.getitem(given, 0), lambda given: sum([], given[0])])

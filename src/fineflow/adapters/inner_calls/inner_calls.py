@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -150,7 +149,7 @@ class InnerCalls(CallsAhead):
             if self.starts and self._may_embed and not self._bounds.of_user and not in_vain.bounded():
                 for embeddings, texts in self._finder.texts:
                     self.vectors.begin(embeddings, texts)
-            self._walked += time.thread_time() - self._finder.walk.began
+            self._walked += self._finder.walk.took
             if self._waiting:
                 self._fill()
             if self.watcher is not None:

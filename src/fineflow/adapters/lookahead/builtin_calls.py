@@ -285,9 +285,16 @@ def _task(walk: Walk, args: list[Any], named: Named) -> Any:
 
 
 def _awaited_in_time(walk: Walk, args: list[Any], named: Named) -> Any:
+    timeout = named["timeout"] if "timeout" in named else args[1]
+
     def work() -> Any:
-        walk.tries.raises(TimeoutError)
-        return walk.awaited(args[0])
+        begins = timeout is None or (type(timeout) in (int, float) and timeout > 0)
+        if not begins:
+            walk.tries.raises(TimeoutError)
+        value = walk.awaited(args[0])
+        if timeout is not None:
+            walk.tries.raises(TimeoutError)
+        return value
 
     return Coroutine(work, walk.unsure)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from fineflow.adapters.lookahead.frame import Frame, arguments
 from fineflow.adapters.lookahead.iteration import Generator
 from fineflow.adapters.lookahead.past import AlreadyChanged, Changes, Past
 from fineflow.adapters.lookahead.reachable import attributes_of
+from fineflow.adapters.lookahead.stopwatch import Stopwatch
 from fineflow.adapters.lookahead.tasks import Tasks
 from fineflow.adapters.lookahead.tries import Tries
 from fineflow.adapters.lookahead.values import (
@@ -57,7 +57,8 @@ class Walk:
     host: the framework's side, which learns of every component call. reason: why the walk ended early, if it did.
     where: file and line of that. value: what the function returns, if the walk got through. left: instructions that it
     may still take. depth: of the calls that it is in. asked: how often the caller of a generator function has asked
-    for more; -1 for other functions. paused: the walk ended where the caller has not asked for more yet.
+    for more; -1 for other functions. paused: the walk ended where the caller has not asked for more yet. took: in
+    seconds of processor time.
     """
 
     asked, paused = -1, False
@@ -74,8 +75,8 @@ class Walk:
         self.unsure = 0  # branches entered that the function may not take
         self.left = _STEPS
         self.depth = 0
-        self.began = 0.0  # in seconds of processor time of this thread
-        self._until = 0.0
+        self.took = 0.0
+        self._watch: Stopwatch | None = None  # while it runs
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
         self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
         self.kinds = set[type]()  # classes of packages and of the user's that the walk has met
@@ -88,8 +89,7 @@ class Walk:
 
     def run(self, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
         """Walks through ``func(*args, **named)``. Never raises: what it does not understand ends it."""
-        self.began = time.thread_time()
-        self._until = self.began + _SECONDS
+        self._watch = Stopwatch()
         for each in (*args, *named.values()):
             self.changes.given(each)
         try:
@@ -100,6 +100,8 @@ class Walk:
             self.reason = "is nested too deeply"
         except Exception as error:  # stock will meet it, or the user's thread changes what is being read
             self.reason = f"raises {type(error).__name__}"
+        finally:
+            self.took, self._watch = self._watch.stop(), None
         self.past.first = False
 
     def leave(self) -> None:
@@ -116,7 +118,8 @@ class Walk:
     def spend(self, steps: int = 1) -> None:
         """Counts instructions, or work that takes as long. Raises Stop when the budget is spent."""
         self.left -= steps
-        late = (steps > 255 or not self.left & 255) and time.thread_time() > self._until
+        looks = steps > 255 or not self.left & 255
+        late = looks and self._watch is not None and self._watch.seconds > _SECONDS
         if self.left < 0 or late:
             raise Stop("is too long to be looked through")
 
