@@ -14,6 +14,7 @@ from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.builtin_calls import SPECIAL
 from fineflow.adapters.lookahead.data_calls import as_printed, builtin, method, of_class
+from fineflow.adapters.lookahead.decorators import handed_on
 from fineflow.adapters.lookahead.iteration import drained
 from fineflow.adapters.lookahead.kept_results import KEEPS, kept_result
 from fineflow.adapters.lookahead.objects import attribute, make
@@ -93,7 +94,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if isinstance(func, type):
         return make(walk, func, args, named)
     if isinstance(func, FunctionType):
-        return walk.enter(known_function(func), args, named)
+        own = handed_on(func, named)
+        return walk.enter(known_function(func), args, named) if own is None else call(walk, own, args, named)
     if type(func) is KEEPS:
         return kept_result(func, args, named)
     if not isinstance(func, BuiltinFunctionType) and not of_package(type(func).__module__):  # a callable object
