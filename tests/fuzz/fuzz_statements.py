@@ -360,6 +360,56 @@ def around(g: Writer) -> None:
     g.write(g.pick(_AROUND).format(**forms))
 
 
+_KEEPING = [
+    "@functools.lru_cache(maxsize={size})\ndef {kept}(x='a', *, y=1):\n    log.info(f'make {{x}} {{y}}')\n    return [str(x), str(y)]",
+    "@functools.cache\ndef {kept}(x='a', *, y=1):\n    return {{'x': x, 'y': y}}",
+    "@functools.lru_cache(typed=True)\ndef {kept}(x='a', *, y=1):\n    return Counter([x, y])",
+    "class K{kept}:\n    @functools.lru_cache\n    def of(self, x='a', *, y=1):\n        return [x, y]\n{kept} = K{kept}().of",
+    "class K{kept}:\n    @functools.cached_property\n    def of(self):\n        log.info('made')\n        return ['a']\n"
+    "K{kept} = K{kept}()\ndef {kept}(x='a', *, y=1):\n    return K{kept}.of",
+]
+_KEPT = [
+    "out.append({read})",
+    "out.append([{read}, {other}])",
+    "{kept}('b')\nout.append({other})",
+    "{kept}(1, y=2)\n{kept}(True, y=2)\n{kept}(1.0, y=2)\nout.append({read})",
+    "out.append({read})\nif hasattr({kept}, 'cache_clear'):\n    {kept}.cache_clear()\nout.append({read})",
+    "made = {kept}()\nmade.update({{'z': {u}}}) if hasattr(made, 'update') else made.append({u})\nout.append({read})",
+    "{kept}('b')\n{kept}('c')\n{kept}('d')\nout.append({other})",
+]
+_AGAIN = [
+    "@tenacity.retry(stop=tenacity.stop_after_attempt(2), reraise={flag})\n{how}def {name}(x):\n    return {ask}",
+    "@tenacity.retry(stop=tenacity.stop_after_attempt(3), retry=tenacity.retry_if_exception_type(ValueError))\n"
+    "{how}def {name}(x):\n    log.info('try')\n    tried.append(x)\n    int({number})\n    return str(tried)",
+    "@tenacity.retry(stop=tenacity.stop_after_attempt(2), retry=tenacity.retry_if_result(lambda v: v > 'f'))\n"
+    "{how}def {name}(x):\n    return {ask}",
+    "@traceable\n{how}def {name}(x):\n    tried.append(x)\n    return {ask}",
+    "@traceable(process_inputs=lambda given: tried.append('seen') or given)\n{how}def {name}(x):\n    return {ask}",
+]
+
+
+def kept(g: Writer) -> None:
+    """Results that caches of ``functools`` keep, across calls of the program."""
+    name = g.name("kept")
+    g.define(g.pick(_KEEPING).format(kept=name, size=g.random.choice([1, 2, 128])))
+    for _ in range(g.random.randint(1, 2)):
+        forms = {"read": g.asked(f"str({name}())"), "other": g.asked(f"str({name}('b'))"), "u": g.result("ask")}
+        g.write(g.pick(_KEPT).format(kept=name, **forms))
+
+
+def again(g: Writer) -> None:
+    """Helpers under decorators of packages, which may call them again."""
+    name, awaits = g.name("helper"), g.awaits
+    g.define("tried = []")
+    forms = {"ask": g.asked("str(x)"), "number": g.asked("str(x)", "number"), "flag": g.chance(0.5)}
+    g.define(g.pick(_AGAIN).format(name=name, how="async " * awaits, **forms))
+    calls = [f"{'await ' * awaits}{name}({text})" for text in (g.text(), "'again'")]
+    g.write(
+        f"try:\n    out.append([{', '.join(calls)}])\nexcept Exception as error:\n    out.append(type(error).__name__)"
+    )
+    g.write(f"out.append({g.asked('str(tried)')})")
+
+
 KINDS: tuple[tuple[Callable[[Writer], object], int], ...] = (
     (changed, 10), (lazy, 4), (tasks, 4), (task_and_change, 3), (configured, 2), (calls, 3), (logged, 2), (patched, 1),
 )  # fmt: skip
@@ -384,5 +434,8 @@ def program(seed: int) -> str:
     apart = random.Random(f"around {seed}")  # so that programs of known seeds stay what they are
     if apart.random() < 0.2:
         around(g)
+    for each in (kept, again):
+        if apart.random() < 0.12:
+            each(g)
     calls(g)
     return g.source("function" if form == "lambda" and apart.random() < 0.2 else form)

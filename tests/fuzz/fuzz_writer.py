@@ -20,6 +20,8 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnableParallel, RunnablePassthrough, RunnableSequence
 from langgraph.graph import StateGraph
 
+import tenacity
+from langsmith import traceable
 from pydantic import BaseModel
 
 import fineflow
