@@ -115,12 +115,12 @@ def of_both() -> Function:
 @pytest.mark.parametrize(("function", "stock", "mine"), [(in_a_loop, 1.2, 0.4), (of_both, 0.8, 0.5)])
 @pytest.mark.parametrize("app", [chain, graph, lambda ask: ask], ids=["chain", "graph", "function"])
 def test_calls_that_need_nothing_from_each_other(app: Any, function: Any, stock: float, mine: float) -> None:
-    def run(optimized: Callable[[Any], Any]) -> Any:
-        made = optimized(app(function()))
+    def run(optimized: Callable[..., Any], **settings: Any) -> Any:
+        made = optimized(app(function()), **settings)
         return virtual.run(made.ainvoke({"question": "tower"}) if hasattr(made, "ainvoke") else made("tower"))
 
     as_written = run(lambda app: app)
-    optimized = run(partial(fineflow.optimize, strict=True))
+    optimized = run(fineflow.optimize, strict=True, passes=list(fineflow.PASSES))
     assert optimized.value == as_written.value
     assert (as_written.seconds, optimized.seconds) == pytest.approx((stock, mine))
 

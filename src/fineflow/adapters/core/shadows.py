@@ -37,6 +37,8 @@ class Shadows:
     moves work off the event loop, or enforces limits.
     """
 
+    guests: Sequence[Callable[[], Any]] | None = None  # for ``inner_calls.guests``, once a function was walked through
+
     def __init__(
         self,
         plan: Plan,

@@ -14,13 +14,14 @@ from fineflow.options import Options
 class Guest:
     """One such framework.
 
-    is_component: True for what a function calls of it. called: its methods. components: returns its ``Components``.
-    refused: returns a function that says why calls of a component may do more than read; "" if they do not.
+    is_component: True for what a function calls of it. called: its methods. components: returns what makes its
+    ``Components``, which is kept as long as the object with the functions stays as it is. refused: returns a function
+    that says why calls of a component may do more than read; "" if they do not.
     """
 
     is_component: Callable[[Any], bool]
     called: frozenset[str]
-    components: Callable[[Options], Components]
+    components: Callable[[Options], Callable[[], Components]]
     refused: Callable[[Options], Callable[[Any], str]]
 
 

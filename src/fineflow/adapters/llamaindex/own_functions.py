@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -68,13 +67,8 @@ def visits(plan: Plan) -> Mapping[str, Visit]:
     return found
 
 
-def _components(options: Options) -> IndexComponents:
-    return IndexComponents(options, lambda part: part, _readings(options))
-
-
-@functools.lru_cache(16)
-def _readings(options: Options) -> Readings:
-    return Readings(options)
+def _components(options: Options) -> Callable[[], IndexComponents]:
+    return partial(IndexComponents, options, lambda part: part, Readings(options))
 
 
 guests.append(Guest(is_component, CALLED, _components, refused_by))

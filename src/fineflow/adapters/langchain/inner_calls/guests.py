@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from fineflow.adapters.core.proxy import Planned
+from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.guests import guests
 from fineflow.adapters.langchain.inner_calls.runnables import Runnables
 from fineflow.adapters.lookahead import Stop
 from fineflow.adapters.lookahead.values import Args, Named
-from fineflow.options import Options
 
 
 def _of_its_own(name: str) -> Any:
@@ -31,9 +31,11 @@ class WithGuests(Runnables):
     composite, parts, inner, makes = map(_of_its_own, ["composite", "parts", "inner", "makes"])
     part, computes, result, embedded, method = map(_of_its_own, ["part", "computes", "result", "embedded", "method"])
 
-    def __init__(self, options: Options, *args: Any, **named: Any) -> None:
+    def __init__(self, shadows: Shadows, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._guests: Sequence[Components] = [each.components(options) for each in guests]
+        if shadows.guests is None:
+            shadows.guests = [each.components(shadows.options) for each in guests]
+        self._guests: Sequence[Components] = [make() for make in shadows.guests]
 
     def _guest(self, obj: Any) -> Components | None:
         return next((each for each in self._guests if each.knows(obj)), None)

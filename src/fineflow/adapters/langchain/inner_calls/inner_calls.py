@@ -109,6 +109,6 @@ def inner_calls_of(
     given = {name: _hidden(hidden[name], value) if name in hidden else value for name, value in named.items()}
     shadows = here.shadows
     trusting = shadows.options.trust == "interfaces"
-    made = partial(WithGuests, shadows.options) if guests else Runnables
+    made = partial(WithGuests, shadows) if guests else Runnables
     components = made(shadows.component, trusting=trusting, streams_models=streams_models)
     return kind(components, here, func, args, given, options=shadows.options, figures=figures, vectors=vectors)
