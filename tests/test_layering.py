@@ -54,6 +54,7 @@ OURS: dict[str, tuple[str, ...]] = {
         *("adapters.core", "adapters.analysis", "adapters.lookahead", "adapters.python"),
         *LEAVES,
     ),
+    "adapters.inner_calls.guests": ("adapters.inner_calls", "adapters.registry", *LEAVES),  # no framework by name
     "adapters.limits": ("protocols", "runtime", "adapters.registry"),
     "adapters.analysis": ("ir", "runtime", "adapters.core.installers", "adapters.python", "adapters.text", *LEAVES),
     "adapters.lookahead": ("adapters.analysis", "adapters.core.installers", "adapters.python", *LEAVES),

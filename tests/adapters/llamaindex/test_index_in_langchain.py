@@ -24,6 +24,7 @@ from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
 from test_index_inner_calls import FUNCTIONS, caught, failing
 
 import fineflow
+from fineflow.langchain import FineflowCallbackHandler
 from fineflow.testing import virtual
 from fineflow.testing.langchain import FakeChat
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
@@ -185,3 +186,12 @@ def test_a_node_finds_what_another_one_has_written_meanwhile(made: str) -> None:
     stock = virtual.run(app().ainvoke({"question": "tower"})).value
     assert "harbour" in stock["answer"]
     assert virtual.run(fineflow.optimize(app(), strict=True).ainvoke({"question": "tower"})).value == stock
+
+
+def test_a_handler_predicts_the_gain_of_an_app_that_runs_as_it_is() -> None:
+    handler, app = FineflowCallbackHandler(), chain(of_both())
+    for _ in range(3):
+        run = virtual.run(app.ainvoke({"question": "tower"}, {"callbacks": [handler]}))
+    assert run.seconds == pytest.approx(0.8)
+    [found] = handler.report().apps
+    assert (found.now_s, found.optimized_s) == pytest.approx((0.8, 0.5))

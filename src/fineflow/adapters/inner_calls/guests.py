@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fineflow.adapters.inner_calls.components import Components
+from fineflow.adapters.registry import frameworks
 from fineflow.options import Options
 
 
@@ -25,20 +26,20 @@ class Guest:
     refused: Callable[[Options], Callable[[Any], str]]
 
 
-guests: list[Guest] = []
-"""Those that are imported."""
+_guests: list[Guest] = []
 
 
-def is_component(obj: Any) -> bool:
-    """Returns True for a component of one of them."""
-    return any(guest.is_component(obj) for guest in guests)
+def register(guest: Guest) -> None:
+    """Adds a framework."""
+    _guests.append(guest)
+
+
+def guests() -> Sequence[Guest]:
+    """Returns those whose libraries are imported."""
+    frameworks()  # imports their adapters
+    return _guests
 
 
 def refused(obj: Any, options: Options) -> str:
     """Returns why calls of a component may do more than read; "" if they do not, or nobody here knows it."""
-    return next((guest.refused(options)(obj) for guest in guests if guest.is_component(obj)), "")
-
-
-def called() -> frozenset[str]:
-    """Returns the methods of their components."""
-    return frozenset[str]().union(*(guest.called for guest in guests))
+    return next((guest.refused(options)(obj) for guest in guests() if guest.is_component(obj)), "")

@@ -24,7 +24,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.proxy import merged
 from fineflow.adapters.core.trust import of_packages_class, plain
-from fineflow.adapters.inner_calls import guests
+from fineflow.adapters.inner_calls.guests import guests
 from fineflow.adapters.langchain.inner_calls.classic_chains import RUNS, is_chain, methods_inside
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_chains
 from fineflow.adapters.langchain.several_prompts import asks_several
@@ -173,8 +173,10 @@ def _scan(func: Any, *, streams: bool = False) -> Found:
     component = entered(func)
     if component is not None:
         return Found({"runnable": component}, 1)
-    called = _CALLED | guests.called()
-    return scan(func, lambda obj: _is_component(obj) or guests.is_component(obj), called, _MANY, streams=streams)
+    others = guests()
+    called = _CALLED.union(*(guest.called for guest in others))
+    known = [_is_component, *(guest.is_component for guest in others)]
+    return scan(func, lambda obj: any(knows(obj) for knows in known), called, _MANY, streams=streams)
 
 
 def calls_some_of_langchain(func: Any) -> bool:

@@ -16,7 +16,7 @@ from fineflow.adapters.inner_calls.functions import (
     is_function,
     lower_function,
 )
-from fineflow.adapters.inner_calls.guests import Guest, guests
+from fineflow.adapters.inner_calls.guests import Guest, register
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.llamaindex import planning
 from fineflow.adapters.llamaindex.builder import IndexBuilder
@@ -71,4 +71,4 @@ def _components(options: Options) -> Callable[[], IndexComponents]:
     return partial(IndexComponents, options, lambda part: part, Readings(options))
 
 
-guests.append(Guest(is_component, CALLED, _components, refused_by))
+register(Guest(is_component, CALLED, _components, refused_by))

@@ -15,14 +15,15 @@ from langchain_core.tools import BaseTool
 
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.bounds import AT_ONCE
+from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.dry_calls import DryCalls, predicting
 from fineflow.adapters.inner_calls.entry_wrappers import Begin, looks_through
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
+from fineflow.adapters.langchain.inner_calls.guests import runnables
 from fineflow.adapters.langchain.inner_calls.inner_calls import COPIED, claims_inside
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
-from fineflow.adapters.langchain.inner_calls.runnables import Runnables
 from fineflow.adapters.langchain.user_functions import functions_of, looked_through
 from fineflow.adapters.lookahead import UNKNOWN
 
@@ -47,6 +48,7 @@ class DryRuns:
         ended: Callable[[DryCalls], None],
     ) -> None:
         self._planned, self._gain, self._ended = planned, gain, ended
+        self.guests: Sequence[Callable[[], Components]] | None = None
         self._known: dict[int, weakref.ref[Any]] = {}
         self._inside: dict[int, tuple[weakref.ref[Any], Planned]] = {}
 
@@ -106,7 +108,8 @@ class DryRuns:
         return self._calls(proxy, func, args, {**named, **{name: UNKNOWN for name in named if name in HIDDEN}})
 
     def _calls(self, proxy: Planned, func: Any, args: Sequence[Any], named: Mapping[str, Any]) -> DryCalls:
-        components, options = Runnables(proxy._self_ahead), proxy._self_options
+        options = proxy._self_options
+        components = runnables(self, options, proxy._self_ahead)
         return DryCalls(components, func, args, named, options=options, gain=self._gain, ended=self._ended)
 
     def _proxy(self, obj: Any) -> Planned | None:

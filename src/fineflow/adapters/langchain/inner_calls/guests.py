@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from fineflow.adapters.core.proxy import Planned
-from fineflow.adapters.core.shadows import Shadows
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.guests import guests
 from fineflow.adapters.langchain.inner_calls.runnables import Runnables
 from fineflow.adapters.lookahead import Stop
 from fineflow.adapters.lookahead.values import Args, Named
+from fineflow.options import Options
+
+
+class Keeper(Protocol):
+    """What lasts as long as the object with the functions: keeps what makes the ``Components`` of guests."""
+
+    guests: Sequence[Callable[[], Components]] | None
+
+
+def runnables(keeper: Keeper, options: Options, *args: Any, **named: Any) -> Runnables:
+    """Returns the ``Components`` for one run of a function: those of LangChain, and of guests if there are some."""
+    if not (known := guests()):
+        return Runnables(*args, **named)
+    if keeper.guests is None:
+        keeper.guests = [each.components(options) for each in known]
+    return WithGuests([make() for make in keeper.guests], *args, **named)
 
 
 def _of_its_own(name: str) -> Any:
@@ -31,11 +46,9 @@ class WithGuests(Runnables):
     composite, parts, inner, makes = map(_of_its_own, ["composite", "parts", "inner", "makes"])
     part, computes, result, embedded, method = map(_of_its_own, ["part", "computes", "result", "embedded", "method"])
 
-    def __init__(self, shadows: Shadows, *args: Any, **named: Any) -> None:
+    def __init__(self, of_guests: Sequence[Components], *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        if shadows.guests is None:
-            shadows.guests = [each.components(shadows.options) for each in guests]
-        self._guests: Sequence[Components] = [make() for make in shadows.guests]
+        self._guests = of_guests
 
     def _guest(self, obj: Any) -> Components | None:
         return next((each for each in self._guests if each.knows(obj)), None)

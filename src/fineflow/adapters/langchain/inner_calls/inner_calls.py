@@ -16,7 +16,6 @@ from langchain_core.tools import StructuredTool, Tool
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
-from fineflow.adapters.inner_calls.guests import guests
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
@@ -24,10 +23,9 @@ from fineflow.adapters.langchain import several_prompts
 from fineflow.adapters.langchain.calls import Streams
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
 from fineflow.adapters.langchain.inner_calls.composed import steps_of
-from fineflow.adapters.langchain.inner_calls.guests import WithGuests
+from fineflow.adapters.langchain.inner_calls.guests import runnables
 from fineflow.adapters.langchain.inner_calls.inner_functions import HIDDEN
 from fineflow.adapters.langchain.inner_calls.made_chains import makes_agents
-from fineflow.adapters.langchain.inner_calls.runnables import Runnables
 from fineflow.adapters.langchain.user_functions import ENTRIES, functions_of
 from fineflow.adapters.langchain.user_functions import looked_through as looked_through_in
 from fineflow.adapters.lookahead import UNKNOWN
@@ -109,6 +107,7 @@ def inner_calls_of(
     given = {name: _hidden(hidden[name], value) if name in hidden else value for name, value in named.items()}
     shadows = here.shadows
     trusting = shadows.options.trust == "interfaces"
-    made = partial(WithGuests, shadows) if guests else Runnables
-    components = made(shadows.component, trusting=trusting, streams_models=streams_models)
+    components = runnables(
+        shadows, shadows.options, shadows.component, trusting=trusting, streams_models=streams_models
+    )
     return kind(components, here, func, args, given, options=shadows.options, figures=figures, vectors=vectors)
