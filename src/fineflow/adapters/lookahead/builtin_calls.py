@@ -130,13 +130,14 @@ def _keys(walk: Walk, found: list[Any], key: Any, does: str) -> list[Any] | None
 
 
 def _sorted(walk: Walk, args: list[Any], named: Named) -> Any:
-    found, key = elements(walk, args[0]), named.get("key")
+    found, key, reverse = elements(walk, args[0]), named.get("key"), named.get("reverse", False)
+    walk.touch(reverse)
     if found is None:
         return walk.aliases.one_of(UNKNOWN, _some(walk, key, args[0]))
     keys = _keys(walk, found, key, "sorts")
     if keys is None:
         return walk.aliases.one_of(UNKNOWN, *found)
-    order = sorted(range(len(found)), key=keys.__getitem__, reverse=walk.truth(named.get("reverse", False)))
+    order = sorted(range(len(found)), key=keys.__getitem__, reverse=walk.truth(reverse))
     return walk.own([found[number] for number in order])
 
 

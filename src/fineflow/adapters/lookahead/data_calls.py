@@ -269,8 +269,13 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
     if name not in ("append", "insert", "add", "setdefault"):
         args = [_whole_list(walk, each) for each in args]
     others, whole = not walk.owns(owner) or walk.unsure or named, all(map(walk.whole, args))
+    if name == "sort":
+        _compare(walk, owner, **named)
+    elif name not in ("append", "extend") or type(owner) is not list:
+        _compare_keys(walk, owner, name, args)
     if others or not whole:
-        _look_into(walk, owner, args, named)
+        walk.touch(*(each for each in args if not walk.whole(each)))
+        walk.aliases.add(*args, *named.values())
     if (
         others
         or (name not in ("append", "insert") and not whole)
@@ -299,14 +304,28 @@ def _items(walk: Walk, value: Any) -> Any:
     return found
 
 
-def _look_into(walk: Walk, owner: Any, args: list[Any], named: Named) -> None:
-    """Does what a change runs of the user's code where its outcome is unknown."""
-    for each in named.values():
-        if _calls(each):  # the key of a sort
-            with walk.perhaps():
-                walk.call(each, [walk.aliases.one_of(UNKNOWN, *owner)], {})
-    walk.touch(*(each for each in args if not walk.whole(each)))
-    walk.aliases.add(*args)
+def _compare(walk: Walk, owner: Any, key: Any = None, reverse: Any = False) -> None:
+    """Does what a sort runs of the user's code, where its outcome is unknown."""
+    walk.touch(reverse)
+    if key is None:
+        walk.touch(owner)
+    elif _calls(key) or not of_package((key if isinstance(key, type) else type(key)).__module__):
+        with walk.perhaps():
+            walk.touch(walk.call(key, [walk.aliases.one_of(UNKNOWN, *owner)], {}))
+
+
+def _compare_keys(walk: Walk, owner: Any, name: str, args: list[Any]) -> None:
+    """Raises Stop if a change of a container looks for something, or hashes it, by code of the user's."""
+    if name == "remove" and type(owner) is list:
+        walk.touch(owner)
+    if type(owner) is set:
+        walk.touch(*args)
+    elif name == "update":
+        for each in args:
+            pairs = each.items() if type(each) is dict else each if type(each) in (list, tuple, set) else ()
+            walk.touch(*(pair[0] for pair in pairs if type(pair) in (tuple, list) and pair))
+    else:
+        walk.touch(*args[:1])
 
 
 def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: Any) -> Any:

@@ -48,6 +48,8 @@ def _push_dict(f: Frame, keys: Any, values: list[Any]) -> None:
 @rule("BUILD_SLICE")
 def _build_slice(f: Frame, ins: Instruction) -> None:
     parts = f.pops(ins.arg)
+    if not all(type(part) in (int, type(None)) for part in parts):
+        f.walk.touch(*parts)
     f.push(UNKNOWN if any(map(unknown, parts)) else slice(*parts))
 
 
@@ -100,6 +102,7 @@ def _delete_item(f: Frame, ins: Instruction) -> None:
         return
     if type(container) not in (list, dict):
         raise Stop(f"deletes an item of a {type(container).__name__}")
+    f.walk.touch(key)
     f.walk.changes.taint(container, moves=True)
 
 
