@@ -85,12 +85,12 @@ def calls_components(obj: Any) -> bool:
 
 def makes(obj: Any) -> bool:
     """Returns True for an index of a package's class, which makes retrievers and engines."""
-    return isinstance(obj, BaseIndex) and of_package(type(obj).__module__)
+    return issubclass(type(obj), BaseIndex) and of_package(type(obj).__module__)
 
 
 def is_prompt(obj: Any) -> bool:
     """Returns True for a prompt of a package's class."""
-    return isinstance(obj, BasePromptTemplate) and of_package(type(obj).__module__)
+    return issubclass(type(obj), BasePromptTemplate) and of_package(type(obj).__module__)
 
 
 def defines(obj: Any, name: str) -> bool:

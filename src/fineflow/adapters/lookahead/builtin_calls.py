@@ -64,6 +64,7 @@ def _length(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _numbered(walk: Walk, args: list[Any], named: Named) -> Any:
     start = args[1] if len(args) > 1 else named.get("start", 0)
+    walk.touch(start)
     numbers = walk.own(iter(range(start, sys.maxsize))) if walk.whole(start) else start
     return _zipped(walk, [numbers, args[0]], {})
 

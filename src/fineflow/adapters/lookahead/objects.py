@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis import is_plain, tables
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
+from fineflow.adapters.lookahead.aliases import has_code
 from fineflow.adapters.lookahead.kept_results import KEEPS
 from fineflow.adapters.lookahead.reachable import attributes_of
 from fineflow.adapters.lookahead.surroundings import READABLE, TextFile
@@ -107,6 +108,8 @@ def _of_component(walk: Walk, obj: Any, name: str) -> Any:
 
 
 def _of_class(kind: Any, name: str) -> Any:
+    if has_code(kind):
+        raise Stop(f"reads {name} of {type.__repr__(kind)}, whose metaclass may run code")
     if name == "__name__":
         return kind.__name__
     if name in _FIELDS and of_package(type(kind).__module__) and hasattr(kind, _FIELDS[name]):
@@ -213,6 +216,8 @@ def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
 
 def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """Returns ``kind(*args, **named)`` for a class. Raises Stop unless making it changes nothing."""
+    if has_code(kind):
+        raise Stop(f"makes a {type.__repr__(kind)}, whose metaclass may run code")
     if harmless.is_bar(kind):
         return Progress(args[0] if args else named["iterable"]) if args or "iterable" in named else INERT
     if getattr(kind, "__total__", None) is not None and issubclass(kind, dict) and not args:  # a TypedDict
@@ -231,6 +236,7 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     setup = inspect.getattr_static(kind, "__init__", None)
     own_class = not of_package(kind.__module__)
     plain: Any = kind.__new__ is object.__new__ and kind.__setattr__ is object.__setattr__
+    plain = plain and kind.__getattribute__ is object.__getattribute__
     if not (own_class and plain and type(kind).__call__ is type.__call__):
         return walk.host.made(kind, "", args, named)
     if hasattr(kind, "__del__"):
