@@ -8,7 +8,6 @@ import contextlib
 import copy
 import datetime
 import functools
-import gc
 import json
 import logging
 import re
@@ -19,7 +18,6 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -629,38 +627,6 @@ def test_a_later_walk_reads_the_state_before_the_function() -> None:
         found.append(list(host.calls))
         items.append("z")
     assert found == [[3], [3, 4]]
-
-
-def test_what_the_garbage_collector_takes_is_no_time_of_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a large process one collection takes longer than a walk may."""
-    clock, collecting = [0.0], list[bool]()
-    monkeypatch.setattr("fineflow.adapters.lookahead.stopwatch.time", SimpleNamespace(thread_time=lambda: clock[0]))
-
-    def collects(phase: str, info: dict[str, Any]) -> None:
-        collecting.append(phase == "start")
-        clock[0] += 0.5 * (phase == "stop")
-
-    class Collecting(Host):
-        def call(self, *args: Any, **named: Any) -> Any:
-            gc.collect()
-            clock[0] += 0.01
-            return super().call(*args, **named)
-
-    def asks(items):
-        for item in items:
-            llm.invoke(item)
-            for letter in "x" * 300:
-                letter.upper()
-
-    gc.callbacks.append(collects)
-    try:
-        host = Collecting().through(asks, ITEMS)
-    finally:
-        gc.callbacks.remove(collects)
-    assert (host.calls, host.walk.reason) == (ITEMS, "")
-    assert any(collecting)
-    assert host.walk.took == pytest.approx(0.03)
-    assert not any("stopwatch" in repr(each) for each in gc.callbacks)
 
 
 def test_a_later_walk_that_meets_another_change_is_stale() -> None:

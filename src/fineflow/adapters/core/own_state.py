@@ -12,9 +12,9 @@ from fineflow.adapters.python.bytecode import assigned
 from fineflow.adapters.python.parts import closure, codes
 from fineflow.declare import declared_external
 
-_MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init", "__init_subclass__", "__set_name__"})
+MAKING = frozenset({"__init__", "__new__", "__post_init__", "model_post_init", "__init_subclass__", "__set_name__"})
 
-_BY_NAME = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars"})
+BY_NAME = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars"})
 
 
 def keeps_state(kind: Any, but_in: Set[str] = frozenset()) -> bool:
@@ -37,7 +37,7 @@ def _assigning(kind: Any) -> Set[str]:
 def overridden(kind: Any) -> Set[str]:
     """Returns the names of methods and properties of packages' classes that classes of the user's override."""
     own = [each for each in kind.__mro__ if of_application(each.__module__)]
-    known = {name for each in kind.__mro__ if each not in own for name in vars(each)} - _MAKING
+    known = {name for each in kind.__mro__ if each not in own for name in vars(each)} - MAKING
     return {name for each in own for name in vars(each).keys() & known if any(functions_in(vars(each)[name]))}
 
 
@@ -93,4 +93,4 @@ def _assigns(func: FunctionType) -> bool:
     if not of_application(str(func.__globals__.get("__name__"))):
         return False
     own = (func.__code__.co_varnames or ("",))[0]
-    return any(not _BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)) for code in codes(func.__code__))
+    return any(not BY_NAME.isdisjoint(code.co_names) or any(assigned(code, own)) for code in codes(func.__code__))

@@ -11,14 +11,12 @@ from collections.abc import Iterator, Mapping, Set
 from types import CodeType, FunctionType
 from typing import Any
 
-from fineflow.adapters.inner_calls.watched_stores import attributes
+from fineflow.adapters.core.own_state import BY_NAME, MAKING
+from fineflow.adapters.inner_calls.watched_stores import BASES, attributes
+from fineflow.adapters.lookahead.values import SCALARS
 from fineflow.adapters.python.bytecode import assigned, decode
 from fineflow.adapters.python.parts import codes
 
-_SCALARS = (str, int, float, bool, bytes, type(None))
-_MAKING = ("__init__", "__new__", "__post_init__", "model_post_init")
-_BY_NAME = frozenset({"setattr", "delattr", "__setattr__", "__dict__", "vars"})
-_BASES = ("builtins", "pydantic.main", "typing")
 _CHANGING = ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "sort", "update")
 _SUBSCRIPT = ("STORE_SUBSCR", "DELETE_SUBSCR", "COPY")  # COPY: x[key] += ...
 _MOST = 64  # parts of a container; a longer one holds data
@@ -41,11 +39,11 @@ def settings(component: Any) -> Mapping[str, Any]:
     for name, value in attributes(component).items():
         if name in own:
             continue
-        if type(value) in _SCALARS:
+        if type(value) in SCALARS:
             found[name] = value
         elif name in fields and name not in changed and type(value) in (list, tuple, dict) and len(value) <= _MOST:
             parts = (*value, *value.values()) if type(value) is dict else tuple(value)
-            found[name] = tuple(each if type(each) in _SCALARS else _Same(each) for each in parts)
+            found[name] = tuple(each if type(each) in SCALARS else _Same(each) for each in parts)
     return found
 
 
@@ -71,12 +69,12 @@ def _assigned(kind: Any) -> tuple[Set[str] | None, Set[str]]:
     """
     found, changed = set[str](), set[str]()
     for base in kind.__mro__:
-        for name, own in vars(base).items() if base.__module__ not in _BASES else ():
-            if name in _MAKING or not isinstance(own, FunctionType):
+        for name, own in vars(base).items() if base.__module__ not in BASES else ():
+            if name in MAKING or not isinstance(own, FunctionType):
                 continue
             func = inspect.unwrap(own)
             for code in codes(func.__code__):
-                if not _BY_NAME.isdisjoint(code.co_names):
+                if not BY_NAME.isdisjoint(code.co_names):
                     return None, changed
                 own_name = (func.__code__.co_varnames or ("",))[0]
                 found.update(assigned(code, own_name))

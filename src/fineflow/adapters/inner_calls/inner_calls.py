@@ -223,11 +223,13 @@ class InnerCalls(CallsAhead):
             return
         ahead = self._ahead(call, self._bounds.limit(loop))
         call.begins()
+        if ahead is None:
+            return
         # The searches of a graph note what they find one by one.
         call.version = written.version(call.component, searches=isinstance(ahead, MethodAhead))
         if call.version.keys is None:  # nobody could tell whether it is still what stock would find
             return
-        if ahead is not None and ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
+        if ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = ahead
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:

@@ -33,7 +33,7 @@ _NO_STORES = ("embed_query", "get_query_embedding", "generate_prompt", "complete
 _DATA = ("page_content", "node_id", "text_template")  # of documents and nodes
 _CONTAINERS = (dict, list, set)
 _SCALARS = (str, int, float, bool, type(None))
-_BASES = ("builtins", "pydantic.main")  # modules of base classes that are no stores
+BASES = ("builtins", "pydantic.main")  # modules of base classes that are no stores
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 _MOST = 2000  # objects that are looked at
 _FEW = 64  # parts of a container, above which its first one tells what they are
@@ -147,7 +147,7 @@ def _objects(container: Any) -> Sequence[Any]:
 @lru_cache(maxsize=1024)
 def _is_looked_into(kind: type) -> bool:
     module = str(kind.__module__)
-    known = _LOOKED_INTO.match(module) or (of_application(module) and module not in _BASES)
+    known = _LOOKED_INTO.match(module) or (of_application(module) and module not in BASES)
     return bool(known) and not any(hasattr(kind, name) for name in _NO_STORES) and not _is_data(kind)
 
 
@@ -170,14 +170,14 @@ def attributes(obj: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=1024)
 def _slots(kind: type) -> dict[str, Any]:
-    bases = [base for base in kind.__mro__ if base.__module__ not in _BASES]
+    bases = [base for base in kind.__mro__ if base.__module__ not in BASES]
     return {name: each for base in bases for name, each in vars(base).items() if type(each) is MemberDescriptorType}
 
 
 @lru_cache(maxsize=1024)
 def _writers(kind: type) -> tuple[str, ...]:
     """Returns the names of the methods of a class that write; () for one that is no store, as it has none that read."""
-    names = dict.fromkeys(name for base in kind.__mro__ if base.__module__ not in _BASES for name in vars(base))
+    names = dict.fromkeys(name for base in kind.__mro__ if base.__module__ not in BASES for name in vars(base))
     return tuple(filter(_WRITES.match, names)) if any(map(_READS.match, names)) else ()
 
 

@@ -27,19 +27,22 @@ from fineflow.adapters.inner_calls.calls_ahead import CallAhead
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.inner_calls.entry_wrappers import looks_through
 from fineflow.adapters.inner_calls.functions import visits_of
+from fineflow.adapters.inner_calls.guests import Guest, register
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.llamaindex.models.llms import shadow_llm
 from fineflow.adapters.llamaindex.query_ahead import QueryAhead, query_in
-from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of
+from fineflow.adapters.llamaindex.reading import Reading, Readings, reading_of, refused_by
 from fineflow.adapters.llamaindex.recorded_calls import RecordedAhead
 from fineflow.adapters.llamaindex.thread_affinity import blocks
 from fineflow.adapters.llamaindex.user_functions import (
+    CALLED,
     FORMATTING,
     MAKING,
     called_by,
     defines,
     functions_of,
+    is_component,
     is_prompt,
     makes,
     methods_of,
@@ -236,3 +239,13 @@ def calls_of(
 ) -> InnerCalls:
     """Returns the component calls of a function that stock is about to run. here: in this call; None for none."""
     return kind(components, here, func, args, named, options=components.options, figures=RunFigures(visits_of(func)))
+
+
+# --- the functions of another framework's objects ---------------------------------------------------------------------
+
+
+def _components(options: Options) -> Callable[[], IndexComponents]:
+    return partial(IndexComponents, options, lambda part: part, Readings(options))
+
+
+register(Guest(is_component, CALLED, _components, refused_by))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -16,14 +16,13 @@ from fineflow.adapters.inner_calls.functions import (
     is_function,
     lower_function,
 )
-from fineflow.adapters.inner_calls.guests import Guest, register
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.llamaindex import planning
 from fineflow.adapters.llamaindex.builder import IndexBuilder
 from fineflow.adapters.llamaindex.inner_calls import IndexComponents, calls_of
 from fineflow.adapters.llamaindex.reading import Readings, refused_by
 from fineflow.adapters.llamaindex.stores.searches import resource_of
-from fineflow.adapters.llamaindex.user_functions import CALLED, calls_in, functions_of, is_component
+from fineflow.adapters.llamaindex.user_functions import calls_in, functions_of
 from fineflow.ir import Graph
 from fineflow.options import Options
 from fineflow.runtime.call.visits import Visit
@@ -65,10 +64,3 @@ def visits(plan: Plan) -> Mapping[str, Visit]:
         if is_function(p.component) or runs:
             found[p.name] = max(runs, key=lambda visit: visit.runs, default=Visit())
     return found
-
-
-def _components(options: Options) -> Callable[[], IndexComponents]:
-    return partial(IndexComponents, options, lambda part: part, Readings(options))
-
-
-register(Guest(is_component, CALLED, _components, refused_by))

@@ -11,12 +11,11 @@ import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fineflow.adapters.lookahead.values import NULL, Stop
+from fineflow.adapters.lookahead.values import NULL, SCALARS, Stop
 
 KEEPS: Any = functools._lru_cache_wrapper
 """Class of functions with such a cache."""
 
-_PLAIN = (str, int, float, bool, bytes, type(None))  # their hashes and comparisons are Python's
 _MOST = 1000  # results of a cache that are looked through
 
 
@@ -53,7 +52,7 @@ def _key(args: Sequence[Any], named: Mapping[str, Any], mark: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     kind: Any = type(value)
-    return kind in _PLAIN or (kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__)
+    return kind in SCALARS or (kind.__hash__ is object.__hash__ and kind.__eq__ is object.__eq__)
 
 
 def _equal(key: Any, wanted: Any) -> bool:
@@ -64,5 +63,5 @@ def _equal(key: Any, wanted: Any) -> bool:
         return bool(key == wanted)
     pairs = list(zip(key, wanted, strict=False))
     return len(key) == len(wanted) and all(
-        a is b or (type(a) in _PLAIN and type(b) in _PLAIN and a == b) for a, b in pairs
+        a is b or (type(a) in SCALARS and type(b) in SCALARS and a == b) for a, b in pairs
     )

@@ -56,9 +56,7 @@ class Version(NamedTuple):
     settings: Mapping[str, Any] = MappingProxyType({})
 
     def holds(self) -> bool:
-        """Returns True if the component still searches the same stores, nobody has written to them since then, and its
-        settings are the same.
-        """
+        """Returns True if the component is set as it was, and nobody has written since to the same stores."""
         if self.settings and _settings(self.component) != self.settings:
             return False
         if not self.keys:
@@ -88,7 +86,7 @@ def version(component: Any, *, searches: bool = True) -> Version:
 def _settings(component: Any) -> Mapping[str, Any]:
     try:
         return {name: value for read in settings_of for name, value in read(component).items()}
-    except Exception:  # of the user's object
+    except Exception:  # of the user's object, of which only the stores are compared then
         return {}
 
 

@@ -15,7 +15,7 @@ from fineflow.options import Options
 
 
 class Keeper(Protocol):
-    """What lasts as long as the object with the functions: keeps what makes the ``Components`` of guests."""
+    """Keeps what makes the ``Components`` of guests, as long as the object with the functions stays as it is."""
 
     guests: Sequence[Callable[[], Components]] | None
 
