@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import sqlite3
-import time
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -15,30 +11,18 @@ from typing import Any
 
 from langchain_classic.retrievers import ContextualCompressionRetriever
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
-from langchain_core.output_parsers import CommaSeparatedListOutputParser, StrOutputParser
+from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableLambda, RunnablePassthrough
-from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from langchain_core.vectorstores import InMemoryVectorStore
 
 from fineflow.backends.emulated.profiles import CROSS_ENCODER, EMBEDDER
-from fineflow.engines import BatchProfile, EmulatedEmbedding, EmulatedLLM, EmulatedReranker
+from fineflow.engines import EmulatedEmbedding, EmulatedLLM, EmulatedReranker
 from fineflow.langchain import ChatEngine, EngineEmbeddings, EngineReranker
 
 CHUNKS, NEIGHBOURS, FOUND, KEPT = 48, 2, 32, 3
-PASSAGES, EACH, BEST = 666, 20, 2
-ROW, SEARCH = 0.002, 0.03
-"""Seconds to write a row, and to search the table."""
-
-SMALL_TEXTS = BatchProfile(call=0.01, item=0.002, max_batch=64)
-"""An embedding model and a reranker for short passages: an assumption, about 500 texts a second."""
-
 WORDS = ("bridge", "ferry", "lighthouse", "tunnel", "river", "harbour", "mill", "tower", "stone", "flood", "market")
 QUESTION = "Which stone bridge crosses the river?"
-QUERIES = ", ".join(
-    f"{kind} that cross the broad river near the old harbour and the rocks of the northern bay"
-    for kind in ("stone bridges", "ferries and tunnels", "lighthouses")
-)
 SITUATE = "Situate a chunk among its neighbours.\n{neighbours}\nThe chunk:\n{chunk}\nIts context:"
 
 
@@ -47,7 +31,7 @@ def said(prompt: str) -> str:
     if "Situate" in prompt:
         chosen = random.Random(prompt)
         return " ".join(chosen.choices(WORDS, k=chosen.randint(10, 40)))
-    return QUERIES if "Rewrite" in prompt else "It is the stone one by the old harbour, sir."
+    return "It is the stone one by the old harbour, sir."
 
 
 def joined(docs: Iterable[Document]) -> str:
@@ -56,12 +40,8 @@ def joined(docs: Iterable[Document]) -> str:
 
 @dataclass
 class Engines:
-    """The engines of one app, new for every measurement. small_texts: for short passages.
+    """The engines of one app, new for every measurement. prompts: all that the models were sent."""
 
-    prompts: all that the models were sent.
-    """
-
-    small_texts: bool
     prompts: list[str] = field(default_factory=list)
     small: ChatEngine = field(init=False)
     llm: ChatEngine = field(init=False)
@@ -71,9 +51,8 @@ class Engines:
     def __post_init__(self) -> None:
         self.small = ChatEngine(engine=EmulatedLLM(self._answer, name="small-llm"))
         self.llm = ChatEngine(engine=EmulatedLLM(self._answer))
-        self.embeddings = EngineEmbeddings(EmulatedEmbedding(SMALL_TEXTS if self.small_texts else EMBEDDER))
-        pairs = EmulatedReranker(SMALL_TEXTS if self.small_texts else CROSS_ENCODER)
-        self.reranker = EngineReranker(engine=pairs, top_n=BEST if self.small_texts else KEPT)
+        self.embeddings = EngineEmbeddings(EmulatedEmbedding(EMBEDDER))
+        self.reranker = EngineReranker(engine=EmulatedReranker(CROSS_ENCODER), top_n=KEPT)
 
     def _answer(self, prompt: str) -> str:
         self.prompts.append(prompt)
@@ -169,79 +148,3 @@ def tuned_contextual(engines: Engines) -> Runnable[Any, Any]:
         return text
 
     return RunnableLambda(run)
-
-
-# --- documents as a table ---------------------------------------------------------------------------------------------
-
-
-class PassageStore(VectorStore):
-    """Passages in a table: one INSERT for each, all in one transaction."""
-
-    def __init__(self, embedding: Embeddings, connection: sqlite3.Connection) -> None:
-        self.embedding, self.connection = embedding, connection
-
-    def add_texts(
-        self, texts: Iterable[str], metadatas: list[dict[str, Any]] | None = None, **kwargs: Any
-    ) -> list[str]:
-        texts = list(texts)
-        vectors = self.embedding.embed_documents(texts)
-        ids = [str(uuid.uuid4()) for _ in texts]
-        with self.connection:
-            for id_, text, vector in zip(ids, texts, vectors, strict=True):
-                self.connection.execute("INSERT INTO passages VALUES (?, ?, ?)", (id_, text, json.dumps(vector)))
-        return ids
-
-    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
-        wanted = self.embedding.embed_query(query)
-        time.sleep(SEARCH)
-        rows = self.connection.execute("SELECT text, vector FROM passages").fetchall()
-        near = sorted(rows, key=lambda row: -sum(a * b for a, b in zip(wanted, json.loads(row[1]), strict=True)))
-        return [Document(text) for text, _ in near[:k]]
-
-    @classmethod
-    def from_texts(cls, texts: list[str], embedding: Embeddings, metadatas: Any = None, **kwargs: Any) -> Any:
-        store = cls(embedding, passages_table())
-        store.add_texts(texts, metadatas)
-        return store
-
-
-def passages_table() -> sqlite3.Connection:
-    """Returns a connection to an empty table, each row of which takes ``ROW`` seconds to write."""
-    connection = sqlite3.connect(":memory:", check_same_thread=False)
-    connection.create_function("wait", 0, lambda: time.sleep(ROW))
-    connection.execute("CREATE TABLE passages (id TEXT, text TEXT, vector TEXT)")
-    connection.execute("CREATE TRIGGER slow AFTER INSERT ON passages BEGIN SELECT wait(); END")
-    return connection
-
-
-def passages() -> list[Document]:
-    chosen = random.Random(1)
-    return [Document(f"Passage {i}: {' '.join(chosen.choices(WORDS, k=12))}") for i in range(PASSAGES)]
-
-
-def naive_table(engines: Engines) -> Runnable[Any, Any]:
-    store = PassageStore(engines.embeddings, passages_table())
-    found = store.as_retriever(search_kwargs={"k": BEST})
-    return (
-        RunnablePassthrough.assign(ids=itemgetter("passages") | RunnableLambda(store.add_documents))
-        | RunnablePassthrough.assign(context=itemgetter("question") | found | RunnableLambda(joined))
-        | engines.ask("Answer {question} from {context}")
-    )
-
-
-def expanded_table(engines: Engines) -> Runnable[Any, Any]:
-    store = PassageStore(engines.embeddings, passages_table())
-    expand = ChatPromptTemplate.from_template("Rewrite {question} in three ways") | engines.llm
-    found = store.as_retriever(search_kwargs={"k": EACH}).map()
-
-    def reranked(x: dict[str, Any]) -> str:
-        docs = [doc for docs in x["found"] for doc in docs]
-        return joined(engines.reranker.compress_documents(docs, x["question"]))
-
-    return (
-        RunnablePassthrough.assign(ids=itemgetter("passages") | RunnableLambda(store.add_documents))
-        | RunnablePassthrough.assign(queries=expand | CommaSeparatedListOutputParser())
-        | RunnablePassthrough.assign(found=itemgetter("queries") | found)
-        | RunnablePassthrough.assign(context=RunnableLambda(reranked))
-        | engines.ask("Answer {question} from {context}")
-    )

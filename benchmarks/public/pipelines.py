@@ -1,15 +1,12 @@
-"""Pipelines into writes and out of maps: apps that index what comes with the request, emulated engines, virtual time.
+"""Pipelines out of maps: apps that index what comes with the request, emulated engines, virtual time.
 
 *Contextual retrieval* (Ayo, section 7.1): a model situates each of 48 chunks among its four neighbours, the chunks are
 embedded and indexed, 32 are searched and reranked, and 3 of them answer. Once as a chain, once as a class of the user's
-with a loop. *Documents as a table* (the configuration of Ayo's repository): 666 passages are embedded, and written to
-a table row by row, each in 2 ms; naive: the question is searched; expanded: a model writes three queries, 20 passages
-are found for each, and 2 are kept. Nothing is declared. The store of the table is a plain class, on a real sqlite3
-connection.
+with a loop. Nothing is declared.
 
 "invoke" is stock as users call it, whose sync ``map()`` has as many threads as the machine has cores, and four more;
 "tuned" is written with asyncio, as a good engineer would. The limit is computed by hand from the profiles of the
-engines, and from requests that run alone: see ``limit_of_contextual`` and ``limit_of_table``. Linux only
+engines, and from requests that run alone: see ``limit_of_contextual``. Linux only
 (``fineflow.testing.virtual_threads``).
 """
 
@@ -19,7 +16,6 @@ import asyncio
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from langchain_core.runnables import Runnable
@@ -27,23 +23,12 @@ from langchain_core.runnables import Runnable
 import fineflow
 from benchmarks.public.pipeline_apps import (
     CHUNKS,
-    EACH,
     FOUND,
-    PASSAGES,
-    QUERIES,
     QUESTION,
-    ROW,
-    SEARCH,
-    SMALL_TEXTS,
     Engines,
-    PassageStore,
     chunks,
     contextual_chain,
     contextual_class,
-    expanded_table,
-    naive_table,
-    passages,
-    passages_table,
     situated,
     tuned_contextual,
     windows,
@@ -76,30 +61,6 @@ def limit_of_contextual(engines: Engines, prompt: str) -> float:
     return indexed + batches(CROSS_ENCODER, FOUND) + alone(lambda: engines.llm.ainvoke(prompt))
 
 
-def limit_of_table(engines: Engines, prompt: str, *, expanded: bool) -> float:
-    """Rows as full batches of vectors come, beside the queries; then their vectors, a search, reranking, the answer."""
-    rows, made = 0.0, 0.0
-    for at in range(0, PASSAGES, SMALL_TEXTS.max_batch):
-        size = min(SMALL_TEXTS.max_batch, PASSAGES - at)
-        made += SMALL_TEXTS.seconds(size)
-        rows = max(rows, made) + size * ROW
-    queries = alone(lambda: engines.ask("Rewrite {x}").ainvoke({"x": ""})) if expanded else 0.0
-    reranked = batches(SMALL_TEXTS, distinct(engines)) if expanded else 0.0
-    answer = alone(lambda: engines.llm.ainvoke(prompt))
-    return max(rows, queries) + SMALL_TEXTS.seconds(3 if expanded else 1) + SEARCH + reranked + answer
-
-
-def distinct(engines: Engines) -> int:
-    """Returns how many passages the three queries find. One that several find is scored once."""
-
-    def find() -> set[str]:
-        store = PassageStore(engines.embeddings, passages_table())
-        store.add_documents(passages())
-        return {doc.page_content for query in QUERIES.split(", ") for doc in store.similarity_search(query, EACH)}
-
-    return len(virtual_threads.run(find).value)
-
-
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
@@ -122,7 +83,6 @@ class App:
     limit: Callable[[Engines, str], float]
     bound: float
     tuned: Callable[[Engines], Runnable[Any, Any]] | None = None
-    small_texts: bool = False
     share: float = 0.95  # of the limit
 
 
@@ -130,16 +90,10 @@ def _situated() -> dict[str, Any]:
     return {"question": QUESTION, "chunks": chunks()}
 
 
-def _tabled() -> dict[str, Any]:
-    return {"question": QUESTION, "passages": passages()}
-
-
 APPS: Mapping[str, App] = {
     "contextual, chain": App(contextual_chain, _situated, limit_of_contextual, 1.6, tuned_contextual),
     # 0.945 to 0.96 of the limit: whether the last context's requests share a batch depends on threads.
     "contextual, class": App(contextual_class, _situated, limit_of_contextual, 1.6, tuned_contextual, share=0.94),
-    "table, naive": App(naive_table, _tabled, partial(limit_of_table, expanded=False), 1.6, small_texts=True),
-    "table, expanded": App(expanded_table, _tabled, partial(limit_of_table, expanded=True), 2.1, small_texts=True),
 }
 
 
@@ -154,7 +108,7 @@ class Ran:
 
 def first_call(app: App, build: Callable[[Engines], Any], *, entry: str = "invoke") -> Ran:
     costs.forget()
-    engines = Engines(app.small_texts)
+    engines = Engines()
     chain = build(engines)
     if entry == "invoke":
         ran = virtual_threads.run(lambda: chain.invoke(app.value()))
@@ -175,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     for name, app in APPS.items():
         as_written, theirs = first_call(app, app.build), first_call(app, optimized(app))
         assert theirs.answer == as_written.answer, "fineflow gave another answer"
-        stock, ours, limit = as_written.seconds, theirs.seconds, app.limit(Engines(app.small_texts), as_written.prompt)
+        stock, ours, limit = as_written.seconds, theirs.seconds, app.limit(Engines(), as_written.prompt)
         tuned = None if app.tuned is None else first_call(app, app.tuned, entry="ainvoke").seconds
         figures[name] = {"stock": stock, "tuned": tuned, "fineflow": ours, "limit": limit}
         checks[f"{name}: at least {app.bound:.1f} times as fast as stock"] = stock >= app.bound * ours

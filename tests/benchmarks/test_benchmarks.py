@@ -130,7 +130,7 @@ def test_apps_in_plain_python_take_what_they_must(tmp_path: Path) -> None:
     assert len(figures["checks"]) == 2 * len(figures["seconds"]) > 20
 
 
-def test_pipelines_into_writes_and_out_of_maps_are_near_their_limits(tmp_path: Path) -> None:
+def test_pipelines_out_of_maps_are_near_their_limits(tmp_path: Path) -> None:
     """In virtual time: the figures are nearly the same in every run. Threads may meet in another order, which moves a
     chunk to the next batch: so a second run counts if a check was missed in the first.
     """
@@ -138,9 +138,9 @@ def test_pipelines_into_writes_and_out_of_maps_are_near_their_limits(tmp_path: P
     if not all(figures["checks"].values()):
         shown, figures = run("public.pipelines", tmp_path=tmp_path)
     assert all(figures["checks"].values()), shown
-    assert len(figures["checks"]) == 8
-    measured = [each for name, each in figures.items() if name.startswith(("contextual", "table"))]
-    assert len(measured) == 4
+    assert len(figures["checks"]) == 4
+    measured = [each for name, each in figures.items() if name.startswith("contextual")]
+    assert len(measured) == 2
     assert all(each["fineflow"] >= 0.99 * each["limit"] for each in measured), shown  # none beats a limit
 
 

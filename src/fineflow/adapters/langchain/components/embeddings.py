@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from functools import partial
-from types import FrameType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from langchain_core.embeddings import Embeddings
 
-from fineflow.adapters.analysis.row_writes import writes_rows
 from fineflow.adapters.inner_calls.queries_ahead import aquery_vector, query_vector
 from fineflow.adapters.inner_calls.vectors_ahead import here
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine
-from fineflow.runtime.queues.arriving import Arriving
 from fineflow.runtime.queues.batch_queue import batch_queue_of
-from fineflow.runtime.queues.request_context import query
-from fineflow.runtime.reruns import repeating
-
-_BETWEEN = ("fineflow.adapters.", "wrapt")  # modules whose functions may stand between a caller and a method here
 
 
 class EngineEmbeddings(Embeddings):
@@ -63,20 +55,10 @@ class EngineEmbeddings(Embeddings):
         return vectors[0]
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Returns the vectors of documents, in input order.
-
-        In an optimized call, a function that writes a row for each vector, all in one transaction, gets them while it
-        is writing (``row_writes``).
-        """
+        """Returns the vectors of documents, in input order."""
         ahead = here.get()
         if ahead is not None and (made := ahead.vectors(self, texts)) is not None:
             return made
-        size = self.engine.max_batch
-        if len(texts) > size and query.get() and not repeating.get() and writes_rows(_caller()):
-            vectors: Any = Arriving(
-                partial(self._queue.submit, Op.EMBED, label="embed documents"), _documents(texts), size
-            )
-            return vectors  # type: ignore[no-any-return]
         return self._queue.submit_sync(Op.EMBED, _documents(texts), label="embed documents")
 
     async def aembed_documents(self, texts: list[str]) -> list[list[float]]:
@@ -89,14 +71,6 @@ class EngineEmbeddings(Embeddings):
     async def embed(self, texts: list[str]) -> list[list[float]]:
         """Returns the vectors of documents, in input order. Only on the runtime's loop."""
         return await self._queue.submit(Op.EMBED, _documents(texts), label="embed documents")
-
-
-def _caller() -> FrameType | None:
-    """Returns the frame of the function that called a method of this module."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
-        frame = frame.f_back
-    return frame
 
 
 def _documents(texts: list[str]) -> list[tuple[str, str]]:
