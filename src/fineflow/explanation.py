@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any
 
-from fineflow.ir import Graph, Note, Op
+from fineflow.ir import Graph, Note
 from fineflow.ir.meta import INSIDE
-from fineflow.ir.text import NO_MARKS, WIDTH, Marks, duration, format_graph, printable, shortened, wrap
+from fineflow.ir.text import NO_MARKS, WIDTH, Marks, duration, format_graph, printable, wrap
 from fineflow.observe.bill import expected
 from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, not_measured, predicted
+from fineflow.observe.gain_sentences import by_entry, count, gains, gains_of_lowering, listed, so_far
 from fineflow.observe.mermaid import to_html, to_mermaid
-from fineflow.observe.overview import LEAST, earlier, in_the_way, starts_early
-from fineflow.observe.plan_page import STOCK, Section, sections, works
+from fineflow.observe.overview import LEAST, earlier, in_the_way
+from fineflow.observe.plan_page import STOCK, Section, sections
 from fineflow.observe.visits import drawn, forecasts
 from fineflow.runtime.call.trace import Trace
 from fineflow.runtime.call.visits import Visit
@@ -119,7 +120,7 @@ class Explanation:
             return (f"Runs as stock, through your own object: {self.fallback}.",)
         if self.e_graph is None and self.p_graph is None:
             return ("There is no plan: everything runs as stock, through your own object.",)
-        return (*self._gain(), *_by_entry(self.stock), *filter(None, [self.verified]))
+        return (*self._gain(), *by_entry(self.stock), *filter(None, [self.verified]))
 
     def _gain(self) -> Iterator[str]:
         """Yields the gain in a sentence: predicted, else of the last call, else in steps."""
@@ -129,12 +130,12 @@ class Explanation:
         elif self.last is not None:
             yield str(self.last)
         elif any(visit.saved is not None for visit in self.visits.values()):
-            yield _so_far(self.visits)
+            yield so_far(self.visits)
         elif text := next(iter(self.gains), ""):
             asked = () if self.forecasts is None else not_measured(self.forecasts)
-            when = f"; seconds follow once {_listed(asked)} ran three times in this process" if asked else ""
+            when = f"; seconds follow once {listed(asked)} ran three times in this process" if asked else ""
             if any(note.done and note.source == INSIDE and note.reason in text for note in self.all_notes):
-                steps = _count(len({note.where for note in self.all_notes if note.source == INSIDE}), "step")
+                steps = count(len({note.where for note in self.all_notes if note.source == INSIDE}), "step")
                 text = f"Component calls inside of {steps} start as soon as their inputs are known."
                 when = "; seconds follow after a call of the optimized object"
             yield f"{text.removesuffix('.')}{when}."
@@ -147,7 +148,7 @@ class Explanation:
         graph = self.e_graph or self.p_graph
         if self.fallback or graph is None:
             return ()
-        return (*_gains(graph, self.p_graph), *_gains_of_lowering(self.all_notes), *self.remarks)
+        return (*gains(graph, self.p_graph), *gains_of_lowering(self.all_notes), *self.remarks)
 
     def __str__(self) -> str:
         return self.to_text()
@@ -311,78 +312,10 @@ _MORE = (
 )
 
 
-def _gains_of_lowering(notes: Sequence[Note]) -> list[str]:
-    """Returns reorderings inside a step, which the edges of a graph do not show."""
-    return [
-        f"{shortened(note.where)}: {note.reason}." for note in notes if note.done and note.source in ("lower", INSIDE)
-    ]
-
-
-def _so_far(visits: Mapping[str, Visit]) -> str:
-    """Says what running component calls inside of steps side by side saves, by their runs in this process."""
-    saved = [(name, visit.saved) for name, visit in visits.items() if (visit.saved or 0.0) >= LEAST]
-    if not saved:
-        return "In its runs so far, no component calls inside of its steps ran side by side."
-    told = _listed([f"{duration(seconds or 0.0)} of {shortened(name)}" for name, seconds in saved])
-    return f"In its runs so far, component calls side by side save {told}."
-
-
-def _gains(graph: Graph, written: Graph | None) -> Iterator[str]:
-    working = [p.name for p in graph if works(p) and not p.params.get("stage") and p.op is not Op.PARTIAL_PREFILL]
-    early = len(set(starts_early(graph, written)).intersection(working))
-    streams = [p.name for p in graph if p.op is Op.MAP and any(ref.stream for ref in p.args.values())]
-    if early:
-        what = _count(len(working), "step") + " that take time (models, searches, reranking)"
-        wait, them = ("waits", "it") if early == 1 else ("wait", "them")
-        yield f"Of {what}, {early} no longer {wait} for everything before {them}."
-    for names, when in _by_streaming(graph, streams):
-        start = "starts" if len(names) == 1 else "start"
-        yield f"{_listed(names)} {start} on each item while the rest of the list is still being written{when}."
-    fields = [p.name for p in graph if any(ref.stream and ref.key is not None for ref in p.args.values())]
-    for names, when in _by_streaming(graph, fields):
-        start, reads = ("starts", "it reads") if len(names) == 1 else ("start", "they read")
-        yield f"{_listed(names)} {start} when the fields that {reads} are written, while the rest still comes{when}."
-    if prefills := [p.name for p in graph if p.op is Op.PARTIAL_PREFILL]:
-        yield f"The beginning of {_count(len(prefills), 'prompt')} is prefilled while the rest is being computed."
-
-
-def _by_streaming(graph: Graph, names: Sequence[str]) -> Iterator[tuple[list[str], str]]:
-    """Groups consumers of what a model writes by the calls in which that happens."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(", in calls that stream" if _only_streamed(graph, name) else "", []).append(name)
-    for when, group in groups.items():
-        yield group, when
-
-
-def _only_streamed(graph: Graph, name: str) -> bool:
-    """Returns True if the model whose text a primitive consumes is read in pieces only in calls that stream."""
-    sources = [graph[ref.name] for ref in graph[name].args.values() if ref.stream and ref.name in graph]
-    return any(bool(p.meta.get("only_streamed")) or _only_streamed(graph, p.name) for p in sources)
-
-
-def _by_entry(stock: Sequence[str]) -> Iterator[str]:
-    if stock:
-        run = "runs" if len(stock) == 1 else "run"
-        yield (
-            f"{' and '.join(filter(None, (', '.join(stock[:-1]), stock[-1])))} {run} as stock, through your own "
-            "object: there nothing can start earlier than stock starts it."
-        )
-
-
 def _limited(limits: Mapping[str, int]) -> Iterator[Section]:
     if limits:
-        rows = [(name, f"at most {_count(most, 'call')} at a time") for name, most in limits.items()]
+        rows = [(name, f"at most {count(most, 'call')} at a time") for name, most in limits.items()]
         yield "Limits of components (fineflow.engines.limit), over all calls of the process", ("step", "why"), rows
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _listed(names: Sequence[str], most: int = 6) -> str:
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
 
 
 _NAMED = frozenset(

@@ -22,7 +22,8 @@ from statistics import median
 from typing import Any
 
 from fineflow.backends.emulated import BatchProfile, LLMProfile
-from fineflow.cost_model.costs import PRIORS, Costs, Line, fit, fit_together
+from fineflow.cost_model.costs import Costs
+from fineflow.cost_model.lines import PRIORS, Line, fit, fit_together
 from fineflow.errors import BackendError, installing
 from fineflow.installation import processor
 from fineflow.ir import Op

@@ -10,7 +10,8 @@ from fineflow.adaptation import Configuration, Space
 from fineflow.adaptation.chooser import Situation, best_fit, middle
 from fineflow.adaptation.memory import Memory, Need, Sizes
 from fineflow.adaptation.speed import Speed
-from fineflow.cost_model.costs import Line, costs
+from fineflow.cost_model.costs import costs
+from fineflow.cost_model.lines import Line
 from fineflow.ir import Op
 from fineflow.protocols import CacheStatistics
 

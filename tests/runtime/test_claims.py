@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fineflow.runtime.call.claims import Claims, Entry, equal
+from fineflow.runtime.call.claims import Claims, equal
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.streams import Stream
 
 

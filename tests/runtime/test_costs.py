@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from benchmarks.micro.measure import calls_of_fineflow
 
-from fineflow.cost_model.costs import PRIORS, SIZES, SPLIT_PENALTY, Costs, Line, costs, fit
+from fineflow.cost_model.costs import Costs, costs
+from fineflow.cost_model.lines import PRIORS, SIZES, SPLIT_PENALTY, Line, fit
 from fineflow.ir import Op
 from fineflow.runtime import events
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fineflow.cost_model.costs import Costs, Line
+from fineflow.cost_model.costs import Costs
 from fineflow.cost_model.forecast import predict, remaining
+from fineflow.cost_model.lines import Line
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.meta import CORES
 from fineflow.ir.text import inside

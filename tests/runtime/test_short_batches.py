@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from fineflow.cost_model.costs import Line, costs
+from fineflow.cost_model.costs import costs
+from fineflow.cost_model.lines import Line
 from fineflow.engines import EmulatedEmbedding, instances
 from fineflow.ir import Op
 from fineflow.runtime.queues import request_context

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fineflow.cost_model.costs import PRIORS, Asked, Costs, Line, consulted
+from fineflow.cost_model.costs import Asked, Costs, consulted
+from fineflow.cost_model.lines import PRIORS, Line
 
 _MATERIAL = 1.25  # ratio of two estimates that may lead to different decisions
 _NEGLIGIBLE = 0.001  # seconds, or units of size, that decide nothing

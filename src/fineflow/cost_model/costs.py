@@ -15,147 +15,29 @@ from __future__ import annotations
 import json
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
 from functools import wraps
 from math import ceil, isfinite
 from pathlib import Path
-from statistics import median
 from typing import Any, TypeVar, cast
 
+from fineflow.cost_model.lines import ENOUGH, PRIORS, SIZES, SPLIT_PENALTY, Line, Measured
 from fineflow.ir import Op
 from fineflow.runtime import events
 
-SPLIT_PENALTY = 0.076  # of a whole prefill, for splitting it in two: the middle of 3.11-12.12 % (Ayo, Table 3)
-
-_WINDOW = 64  # latest measurements used: engines get busier, warmer, or are replaced
-_ENOUGH = 3  # measurements that outweigh the prior; the first is not one of those that count
 _EFFICIENT = 0.9  # share of the best throughput beyond which a larger batch is not worth its latency
 _STALLED = 3.0  # a call is counted as at most this many times the mean
 _REMEMBERED = 4096  # primitives whose sizes are known
 _LATELY = 8  # decisions whose waits are known
 _SMOOTH = 32  # calls averaged for a typical size
 
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """Seconds for work of a size: ``fixed`` once, ``each`` per unit. ``largest``: the largest size measured.
-
-    beside: extra seconds per unit for each other request decoded in the same batch.
-    """
-
-    fixed: float
-    each: float = 0.0
-    largest: float = 0.0
-    beside: float = 0.0
-
-    def at(self, size: float, together: float = 1.0) -> float:
-        return self.fixed + (self.each + self.beside * (together - 1)) * size
-
-
-# Estimates of an operation until it is measured: for a small model on a GPU, or one behind a network.
-PRIORS: Mapping[Op, Line] = {
-    Op.EMBED: Line(0.010, 0.002),
-    Op.RERANK: Line(0.010, 0.008),
-    Op.INGEST: Line(0.010, 0.001),
-    Op.PREFILL: Line(0.020, 0.0002),
-    Op.PARTIAL_PREFILL: Line(0.020, 0.0002),
-    Op.DECODE: Line(0.020, 0.015),
-    Op.PARTIAL_DECODE: Line(0.020, 0.015),
-    Op.SEARCH: Line(0.030),
-    Op.TOOL: Line(0.500),
-}
-SIZES: Mapping[Op, float] = {  # typical sizes until some are observed
-    Op.EMBED: 1,
-    Op.RERANK: 16,
-    Op.INGEST: 16,
-    Op.PREFILL: 800,
-    Op.PARTIAL_PREFILL: 400,
-    Op.DECODE: 100,
-    Op.PARTIAL_DECODE: 100,
-    Op.MAP: 4,
-}
 # Whole and partial work of one kind share a model: the engine runs the same code.
 _SAME: Mapping[Op, Op] = {Op.PARTIAL_PREFILL: Op.PREFILL, Op.PARTIAL_DECODE: Op.DECODE}
 
-
 Means = dict[tuple[str, Op, str], tuple[int, float]]
 """By engine, operation and place: number of values (up to ``_SMOOTH``), and their mean."""
-
-
-class _Model:
-    """The latest measurements of one operation on one engine, and the line through them."""
-
-    __slots__ = ("_due", "known", "line", "op", "samples", "seen")
-
-    def __init__(self, op: Op, known: Line | None = None) -> None:
-        self.op = op
-        self.known = known  # from a loaded profile: counts as measured
-        self.samples: deque[tuple[float, float, float]] = deque(maxlen=_WINDOW)  # size, seconds, concurrent requests
-        self.seen = 0
-        self.line = known or PRIORS.get(op, Line(0.0))
-        self._due = _ENOUGH
-
-    def add(self, size: float, seconds: float, together: float = 1.0) -> None:
-        if self.seen == 1:
-            self.samples.clear()  # the first may have loaded a model, or opened a connection
-        self.samples.append((size, seconds, together))
-        self.seen += 1
-
-    def fitted(self) -> Line:
-        """Returns the line, refitted only when an eighth of the measurements is new: predictions are frequent."""
-        if self.seen >= self._due:
-            self.line = fit_together(self.samples, self.known or PRIORS.get(self.op, Line(0.0)))
-            self._due = self.seen + max(1, len(self.samples) // 8)
-        return self.line
-
-    @property
-    def measured(self) -> bool:
-        return self.seen >= _ENOUGH or self.known is not None
-
-
-def fit(samples: Iterable[tuple[float, float]], prior: Line) -> Line:
-    """Fits a line to (size, seconds) pairs by the Theil-Sen estimator: up to 29 % of them may be outliers.
-
-    Returns the median if the prior is constant. If the sizes are too similar for a slope, returns the prior scaled to
-    the measurements. Neither part is negative. Raises ValueError without samples.
-    """
-    points = list(samples)
-    if not points:
-        raise ValueError("fit() needs at least one measurement, it got none")
-    sizes = [size for size, _ in points]
-    middle, usual, largest = median(seconds for _, seconds in points), median(sizes), max(sizes)
-    if not prior.each:
-        return Line(middle, 0.0, largest)
-    slopes = [(t - s) / (y - x) for i, (x, s) in enumerate(points) for y, t in points[i + 1 :] if x != y]
-    # A third of all pairs must differ in size: with fewer, a few outliers would decide.
-    if largest < 2 * min(sizes) or len(slopes) < len(points) * (len(points) - 1) / 6:
-        scale = middle / prior.at(usual)
-        return Line(prior.fixed * scale, prior.each * scale, largest)
-    each = median(slopes)
-    if each <= 0:
-        return Line(middle, 0.0, largest)
-    fixed = median(seconds - each * size for size, seconds in points)
-    if fixed >= 0:
-        return Line(fixed, each, largest)
-    return Line(0.0, median(seconds / size for size, seconds in points if size), largest)
-
-
-def fit_together(samples: Iterable[tuple[float, float, float]], prior: Line) -> Line:
-    """Fits (size, seconds, concurrent requests) like ``fit``; ``beside`` is the slope of seconds per unit.
-
-    That slope is the median over pairs of measurements with different concurrency; with too few of them, the prior's.
-    """
-    points = list(samples)
-    rates = [(together, seconds / size) for size, seconds, together in points if size]
-    slopes = [(t - s) / (y - x) for i, (x, s) in enumerate(rates) for y, t in rates[i + 1 :] if abs(x - y) >= 1]
-    known = len(slopes) >= _ENOUGH and len(slopes) >= len(rates) * (len(rates) - 1) / 6
-    beside = max(median(slopes), 0.0) if known else prior.beside
-    alone = [(size, max(seconds - beside * (together - 1) * size, 0.0)) for size, seconds, together in points]
-    return replace(fit(alone, prior), beside=beside)
-
 
 Asked = dict[tuple[str, tuple[Any, ...], tuple[tuple[str, Any], ...]], Any]
 """Questions to a cost model, as (method, arguments, named arguments), and the answers."""
@@ -201,7 +83,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, which reports its end
-        self._models: dict[tuple[str, Op], _Model] = {}
+        self._models: dict[tuple[str, Op], Measured] = {}
         self._sizes: Means = {}  # (count, mean); "" is the whole engine
         self._took: Means = {}  # seconds, of work of unknown size
         self._waits: dict[tuple[str, str], deque[float]] = {}  # seconds, by engine and CONDITION
@@ -226,7 +108,7 @@ class Costs:
                 return
             model = self._models.get(key)
             if model is None:
-                model = self._models[key] = _Model(key[1])
+                model = self._models[key] = Measured(key[1])
             model.add(size, seconds, together)
 
     def observe_tail(self, op: Op, name: str, seconds: float) -> None:
@@ -260,7 +142,7 @@ class Costs:
         """
         with self._lock:
             found = self._waits.get((engine, name), ())
-            return min(found) if len(found) >= _ENOUGH else None
+            return min(found) if len(found) >= ENOUGH else None
 
     def observe_size(self, engine: str, op: Op, name: str, size: float) -> None:
         """Records the size of work of the primitive ``name`` ("" if it is not known)."""
@@ -273,7 +155,7 @@ class Costs:
     def know(self, engine: str, op: Op, line: Line) -> None:
         """Takes a line as measured, until three new measurements replace it."""
         with self._lock:
-            self._models[engine, _SAME.get(op, op)] = _Model(_SAME.get(op, op), line)
+            self._models[engine, _SAME.get(op, op)] = Measured(_SAME.get(op, op), line)
 
     @_noted
     def size(self, engine: str | None, op: Op, name: str = "") -> float:
@@ -372,10 +254,10 @@ class Costs:
             for row in data["lines"]:
                 op = Op(row["op"])
                 parts = {part: _number(row[part]) for part in _plain(Line(0.0)) if part in row or part != "beside"}
-                models[str(row["engine"]), op] = _Model(op, Line(**parts))
+                models[str(row["engine"]), op] = Measured(op, Line(**parts))
             sizes, took = (
                 {
-                    (str(row["engine"]), Op(row["op"]), str(row["name"])): (_ENOUGH, _number(row["mean"]))
+                    (str(row["engine"]), Op(row["op"]), str(row["name"])): (ENOUGH, _number(row["mean"]))
                     for row in data[part]
                 }
                 for part in ("sizes", "took")
@@ -402,7 +284,7 @@ def _learn_seconds(means: Means, key: tuple[str, Op, str], seconds: float) -> No
     if count == 1:
         means[key] = 2, seconds
     else:
-        learn(means, key, min(seconds, _STALLED * mean) if count >= _ENOUGH and mean else seconds)
+        learn(means, key, min(seconds, _STALLED * mean) if count >= ENOUGH and mean else seconds)
 
 
 def _twice(means: Means, key: tuple[str, Op, str]) -> float | None:

@@ -11,7 +11,7 @@ import gc
 import time
 from dataclasses import astuple, dataclass
 
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.query import Call
 from fineflow.runtime.loop import runtime_loop
 from fineflow.runtime.loop import workers as threads

@@ -16,7 +16,8 @@ import fineflow
 from fineflow.adapters.core.decoding import awarm
 from fineflow.adapters.langchain.kernels.prefilling import partial_prefill
 from fineflow.backends.emulated.profiles import LLAMA_2_7B, LLMProfile
-from fineflow.cost_model.costs import Line, costs
+from fineflow.cost_model.costs import costs
+from fineflow.cost_model.lines import Line
 from fineflow.engines import EmulatedLLM
 from fineflow.errors import RequestError
 from fineflow.explanation import Explanation

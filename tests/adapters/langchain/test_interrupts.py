@@ -16,7 +16,7 @@ from langchain_core.runnables import RunnableLambda
 import fineflow
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.runtime.call import query
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.streams import Stream
 from fineflow.testing.gates import Trap

@@ -17,7 +17,7 @@ from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.tools import tool
 
 import fineflow
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 
 SECONDS = 10  # after which a test has failed
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, TypeVar, cast
 
 from fineflow.runtime import recording
-from fineflow.runtime.call.claims import Entry, Side, StockFailed, raise_stop
+from fineflow.runtime.call.entry import Entry, Side, StockFailed, raise_stop
 from fineflow.runtime.call.executor import Call
 from fineflow.runtime.call.gains import Member, Saving
 from fineflow.runtime.call.late_call import LateCall
@@ -23,10 +23,9 @@ from fineflow.runtime.events import now
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Submission, Unreachable
-from fineflow.runtime.queues.component_calls import StreamedCall
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.in_vain import AheadRequest
-from fineflow.runtime.queues.own_requests import OwnCall, amade, made
+from fineflow.runtime.queues.own_requests import amade, made
 
 T = TypeVar("T")
 
@@ -35,8 +34,6 @@ Usable = Callable[[Entry], bool]
 
 Ahead = tuple[Sequence[Any], Callable[[], Awaitable[Sequence[Any]]]]
 """Several stock calls in one: the key of each, and a function that returns their results in order."""
-
-_END: Any = object()
 
 
 def always(entry: Entry) -> bool:
@@ -139,7 +136,7 @@ class Claiming:
                 return own()
 
         try:
-            result = made(self._component(leaf), in_slot, key)
+            result = made(self.component(leaf), in_slot, key)
         except BaseException:
             # Not the exception itself: its traceback holds stock's frames, which must not be freed on the loop thread.
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
@@ -159,14 +156,14 @@ class Claiming:
         if not mine or entry.over:  # the call may have ended meanwhile
             return entry, entry.result()
         try:
-            result = await amade(self._component(leaf), partial(self.call.for_stock, own), key)
+            result = await amade(self.component(leaf), partial(self.call.for_stock, own), key)
         except BaseException as error:
             entry.fail(error)
             raise
         entry.finish(result)
         return entry, result
 
-    def _component(self, leaf: str) -> Any:
+    def component(self, leaf: str) -> Any:
         """Returns the object at a leaf; where none is noted (a synthesizer's model), that of its primitive."""
         plan = self.shadows.plan
         if (found := plan.objects.get(leaf)) is not None:
@@ -193,7 +190,7 @@ class Claiming:
         if entry.cut and self.bridge.over:
             return entry, entry.result()
         try:
-            result = await amade(self._component(leaf), own, key)
+            result = await amade(self.component(leaf), own, key)
         except BaseException:
             self.bridge.post(entry.fail, StockFailed(f"stock's own call of {leaf} failed"))
             raise
@@ -245,70 +242,6 @@ class Claiming:
 
     def _claim_stream(self, leaf: str, key: Any, usable: Usable) -> tuple[Entry, bool]:
         return self.call.claims.claim(leaf, self.shadows.arguments(key), usable)
-
-    def paced(
-        self, leaf: str, key: Any, make: Callable[[], Iterator[T]], pieces: StreamedCall | None = None
-    ) -> Iterator[T]:
-        """Yields stock's own stream, taking a permit per chunk: between chunks the reader may be slow.
-
-        key: its arguments. make: begins it. pieces: of a component with its own limit.
-        """
-        chunks: Iterator[T] = iter(())
-        own, failure = OwnCall(self._component(leaf), key), None
-
-        def take() -> T:
-            check()
-            with self.bridge.slot():
-                return cast(T, next(chunks, _END) if pieces is None else pieces.next(chunks, _END))
-
-        def first() -> T:
-            nonlocal chunks
-            chunks = iter(make())
-            return take()
-
-        chunk = own.begin(first)
-        own.answers()
-        try:
-            while chunk is not _END:
-                yield chunk
-                chunk = take()
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            own.over(failure)
-
-    async def apaced(
-        self, leaf: str, key: Any, make: Callable[[], AsyncIterator[T]], pieces: StreamedCall | None = None
-    ) -> AsyncGenerator[T, None]:
-        """``paced`` for async leaves. The caller must close it, which closes the source."""
-        chunks: Any = None
-        own, failure, begun = OwnCall(self._component(leaf), key), None, False
-
-        async def take() -> T:
-            check()
-            step = anext if pieces is None else pieces.anext
-            return cast(T, await self.call.for_stock(lambda: step(chunks, _END)))
-
-        async def first() -> T:
-            nonlocal chunks
-            chunks = aiter(make())
-            return await take()
-
-        try:
-            chunk, begun = await own.abegin(first), True
-            own.answers()
-            while chunk is not _END:
-                yield chunk
-                chunk = await take()
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            if begun:
-                own.over(failure)
-            if hasattr(chunks, "aclose"):
-                await chunks.aclose()
 
     def own_entry(self, leaf: str, key: Any) -> Entry:
         """Returns an entry for work that stock does itself, whatever the graph has. On the query's event loop."""
@@ -371,11 +304,11 @@ class Claiming:
         call = self.call
         begun: list[tuple[Sequence[Entry], asyncio.Task[None]]] = []
         for keys, work in works:
-            request = AheadRequest(self._component(leaf), call.account)
+            request = AheadRequest(self.component(leaf), call.account)
             if not request.begin():
                 continue
             entries = [call.claims.expect(leaf, self.shadows.arguments(key), shared=False)[0] for key in keys]
-            held = HeldBack(self._component(leaf)) if leaf in self.shadows.plan.objects else None
+            held = HeldBack(self.component(leaf)) if leaf in self.shadows.plan.objects else None
             task = call.task(_do(call, leaf, entries, work, held), 0, 0.0, leaf, None)
             for entry in entries:
                 entry.worker, entry.task, entry.request = Side.GRAPH, task, request

@@ -10,8 +10,9 @@ from typing import Any
 from fineflow.adapters.core.plan import Plan, running
 from fineflow.adapters.core.unfinished import Unfinished, seen_through, some, unfinished
 from fineflow.ir import Op, Primitive
-from fineflow.runtime.call.executor import Execution, Kernel, Work
+from fineflow.runtime.call.executor import Execution, Kernel
 from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.call.work import Work
 
 _DEEP = 3  # levels of attributes at which a component may hold a store
 _SEVERAL = 16  # elements of a list of components

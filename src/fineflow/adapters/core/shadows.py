@@ -18,7 +18,7 @@ from fineflow.adapters.core.recognition import Row, find
 from fineflow.adapters.core.snapshot import Met, Snapshot
 from fineflow.ir import Graph, Ref
 from fineflow.options import Options
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 
 T = TypeVar("T")
 

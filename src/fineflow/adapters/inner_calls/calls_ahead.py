@@ -23,7 +23,7 @@ from fineflow.declare import name_of_call
 from fineflow.errors import FineflowWarning, PlanningError
 from fineflow.options import Options
 from fineflow.runtime.call import lifecycle, written
-from fineflow.runtime.call.claims import stop_in
+from fineflow.runtime.call.entry import stop_in
 from fineflow.runtime.call.values import Failed
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.scopes import on_stop

@@ -10,7 +10,7 @@ from fineflow.adapters.core.claiming import Usable
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.langchain.resources import acounted, counted
 from fineflow.adapters.langchain.run_recorder import clean
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ from fineflow.adapters.langgraph.mcp_tools import unread
 from fineflow.adapters.langgraph.messages import MessageReader, StreamRequest, reader
 from fineflow.adapters.langgraph.tool_runs import Moment, tool_runs_of
 from fineflow.adapters.langgraph.turns import Offered, Turns
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.gains import Member, SideBySide
 from fineflow.runtime.call.written import Version, version
 from fineflow.runtime.events import now

@@ -20,6 +20,7 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from fineflow.adapters.python.opcodes import JUMPS
+from fineflow.adapters.python.raw_code import Raw, exceptions, raw_instructions
 
 
 class Instruction(NamedTuple):
@@ -87,36 +88,9 @@ def decoded(code: CodeType) -> Decoded:
     )
     table = (
         Handler(index[start], index[end], index[target], depth, lasti)
-        for start, end, target, depth, lasti in _table(code)
+        for start, end, target, depth, lasti in exceptions(code)
     )
     return Decoded(instructions, tuple(each for each in table if each.start < each.end))
-
-
-class _Raw(NamedTuple):
-    """An instruction as it is in the code object. start: with its prefixes. behind: offset of the next one."""
-
-    name: str
-    arg: int
-    start: int
-    offset: int
-    behind: int
-
-
-def _raw(code: CodeType) -> list[_Raw]:
-    data, names, new = code.co_code, dis.opname, tuple.__new__
-    found: list[_Raw] = []
-    arg, start, offset, end = 0, 0, 0, len(data)
-    while offset < end:
-        op = data[offset]
-        behind = offset + 2
-        if op == dis.EXTENDED_ARG:
-            arg, offset = (arg | data[offset + 1]) << 8, behind
-            continue
-        while behind < end and not data[behind]:  # caches
-            behind += 2
-        found.append(new(_Raw, (names[op], arg | data[offset + 1], start, offset, behind)))
-        arg, start, offset = 0, behind, behind
-    return found
 
 
 _VERSION = sys.version_info[:2]
@@ -160,7 +134,7 @@ class _Decoder:
     """Goes through the instructions of a code object. numbers: of what stands at, or next behind, an offset."""
 
     def __init__(self, code: CodeType) -> None:
-        self.code, self.raw = code, _raw(code)
+        self.code, self.raw = code, raw_instructions(code)
         self.found: list[Instruction] = []
         self.numbers = [0] * (len(code.co_code) + 1)
         self._keywords: tuple[str, ...] = ()  # of the next call
@@ -187,10 +161,10 @@ class _Decoder:
         if inlined:
             self._drop_unreachable()
 
-    def add(self, one: _Raw, name: str, arg: int, value: Any) -> None:
+    def add(self, one: Raw, name: str, arg: int, value: Any) -> None:
         self.found.append(Instruction(name, arg, value, one.offset, self._lines[one.offset // 2]))
 
-    def next(self, count: int = 0) -> _Raw | None:
+    def next(self, count: int = 0) -> Raw | None:
         """Returns the next instruction, or one behind it."""
         return self.raw[self.at + count] if self.at + count < len(self.raw) else None
 
@@ -201,7 +175,7 @@ class _Decoder:
 
     def _drop_unreachable(self) -> None:
         """Leaves out what Python would run in place of a call that is made instead (``inlined``)."""
-        reached, todo = set[int](), [0, *(self.numbers[to] for _, _, to, *_ in _table(self.code))]
+        reached, todo = set[int](), [0, *(self.numbers[to] for _, _, to, *_ in exceptions(self.code))]
         while todo:
             number = todo.pop()
             if number in reached or number == len(self.found):
@@ -222,14 +196,14 @@ class _Decoder:
 
     # --- instructions of which others are made ----------------------------------------------------------------------
 
-    def ended(self, one: _Raw) -> None:
+    def ended(self, one: Raw) -> None:
         self._skip(1)
 
-    def pair(self, one: _Raw) -> None:
+    def pair(self, one: Raw) -> None:
         for name, slot in zip(_PAIRS[one.name], (one.arg >> 4, one.arg & 15), strict=True):
             self.add(one, name, slot, self.code._varname_from_oparg(slot))  # type: ignore[attr-defined]
 
-    def constant(self, one: _Raw) -> None:
+    def constant(self, one: Raw) -> None:
         value = self.code.co_consts[one.arg]
         if type(value) is slice:
             for part in parts if (parts := (value.start, value.stop, value.step))[2] is not None else parts[:2]:
@@ -242,21 +216,21 @@ class _Decoder:
         if one.name == "RETURN_CONST":
             self.add(one, "RETURN_VALUE", 0, 0)
 
-    def common(self, one: _Raw) -> None:
+    def common(self, one: Raw) -> None:
         known = one.arg < len(_COMMON)
         self.add(one, "LOAD_CONST" if known else one.name, one.arg, _COMMON[one.arg] if known else one.arg)
 
-    def names(self, one: _Raw) -> None:
+    def names(self, one: Raw) -> None:
         self._keywords = self.code.co_consts[one.arg]
 
-    def call(self, one: _Raw) -> None:
+    def call(self, one: Raw) -> None:
         if not _METHODS and not self._keywords and self._inherited(one):
             return
         known = one.name == "CALL" or bool(self._keywords)
         self.add(one, "CALL" if known else one.name, one.arg, self._keywords)
         self._keywords = ()
 
-    def _inherited(self, one: _Raw) -> bool:
+    def _inherited(self, one: Raw) -> bool:
         """Makes one instruction of ``super().name`` and ``super(cls, obj).name``, as Python 3.12 does."""
         following, code, count = self.next(), self.code, one.arg
         func, given = self.found[-1 - count :][:1], self.found[len(self.found) - count :]
@@ -279,10 +253,10 @@ class _Decoder:
         self.add(following, "LOAD_SUPER_ATTR", int(method), code.co_names[following.arg])
         return True
 
-    def unpacked(self, one: _Raw) -> None:
+    def unpacked(self, one: Raw) -> None:
         self.add(one, "CALL_FUNCTION_EX", one.arg & 1 if _BY_ARG else 1, 0)
 
-    def null(self, one: _Raw) -> None:
+    def null(self, one: Raw) -> None:
         following = self.next()
         if following is not None and following.name == "CALL_FUNCTION_EX":  # no named arguments
             self._skip(1)
@@ -290,19 +264,19 @@ class _Decoder:
         else:
             self.add(one, "PUSH_NULL", 0, 0)
 
-    def function(self, one: _Raw) -> None:
+    def function(self, one: Raw) -> None:
         self.add(one, "MAKE_FUNCTION", 0, 0)
         for flag in (8, 4, 2, 1) if _FLAGGED else ():
             if one.arg & flag:
                 self.add(one, "SET_FUNCTION_ATTRIBUTE", flag, flag)
 
-    def attribute(self, one: _Raw) -> None:
+    def attribute(self, one: Raw) -> None:
         name = self.code.co_names[one.arg >> 1 if _METHODS else one.arg]
         self.add(
             one, "LOAD_METHOD" if one.name == "LOAD_METHOD" or (_METHODS and one.arg & 1) else "LOAD_ATTR", 0, name
         )
 
-    def text(self, one: _Raw) -> None:
+    def text(self, one: Raw) -> None:
         """Formats a value, and has converted it before it found the specification (Python 3.11 and 3.12)."""
         conversion, spec = one.arg & 3, one.arg & 4
         if conversion and spec:
@@ -313,30 +287,30 @@ class _Decoder:
             self.add(one, "SWAP", 2, 2)
         self.add(one, "FORMAT_WITH_SPEC" if spec else "FORMAT_SIMPLE", 0, 0)
 
-    def sliced(self, one: _Raw) -> None:
+    def sliced(self, one: Raw) -> None:
         self.add(one, "BUILD_SLICE", 2, 2)
         self.add(one, "BINARY_SUBSCR" if one.name == "BINARY_SLICE" else "STORE_SUBSCR", 0, 0)
 
-    def operator(self, one: _Raw) -> None:
+    def operator(self, one: Raw) -> None:
         self.add(one, "BINARY_SUBSCR" if one.arg == _SUBSCRIPT else "BINARY_OP", one.arg, one.arg)
 
-    def truth(self, one: _Raw) -> None:
+    def truth(self, one: Raw) -> None:
         following = self.next()
         name = "" if following is None else following.name
         if name not in ("POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE", "UNARY_NOT"):
             self.add(one, "TO_BOOL", 0, 0)
 
-    def kept(self, one: _Raw) -> None:
+    def kept(self, one: Raw) -> None:
         """``and`` and ``or`` of Python 3.11."""
         self.add(one, "COPY", 1, 1)
         self.add(one, f"POP_{one.name.removesuffix('_OR_POP')}", one.arg, _target(one))
         self.add(one, "POP_TOP", 0, 0)
 
-    def intrinsic(self, one: _Raw) -> None:
+    def intrinsic(self, one: Raw) -> None:
         if one.arg not in _NO_INTRINSICS:
             self.add(one, _INTRINSICS.get(one.arg, f"CALL_INTRINSIC_1 {one.arg}"), 0, 0)
 
-    def copy(self, one: _Raw) -> bool:
+    def copy(self, one: Raw) -> bool:
         """The beginnings of a ``with`` statement, and of ``all(x for x in y)``, on Python 3.14; else what it is."""
         ahead = [each and (each.name, each.arg) for each in map(self.next, range(5))]
         if ahead[1:3] == [("SWAP", 2), ("SWAP", 3)] and ahead[4] == ("CALL", 0):
@@ -362,11 +336,11 @@ class _Decoder:
 _BACK = frozenset(name for name in dis.opmap if "BACKWARD" in name)
 
 
-def _target(one: _Raw) -> int:
+def _target(one: Raw) -> int:
     return one[4] - 2 * one[1] if one[0] in _BACK else one[4] + 2 * one[1]
 
 
-_SPECIAL: dict[str, Callable[[_Decoder, _Raw], bool | None]] = {
+_SPECIAL: dict[str, Callable[[_Decoder, Raw], bool | None]] = {
     **dict.fromkeys(_PAIRS, _Decoder.pair),
     **({"END_FOR": _Decoder.ended} if _ENDED else {}),
     **dict.fromkeys(("LOAD_CONST", "RETURN_CONST") if _VERSION >= (3, 12) else (), _Decoder.constant),
@@ -385,9 +359,9 @@ _SPECIAL: dict[str, Callable[[_Decoder, _Raw], bool | None]] = {
 }
 
 
-def _values() -> dict[str, Callable[[CodeType, _Raw], Any]]:
+def _values() -> dict[str, Callable[[CodeType, Raw], Any]]:
     """Returns how the value of an instruction is made, by its name in the code object, if it is not the argument."""
-    found: dict[str, Callable[[CodeType, _Raw], Any]] = {
+    found: dict[str, Callable[[CodeType, Raw], Any]] = {
         **dict.fromkeys((dis.opname[op] for op in dis.hasname), lambda code, one: code.co_names[one.arg]),
         **dict.fromkeys(
             (dis.opname[op] for op in (*dis.haslocal, *dis.hasfree)),
@@ -404,26 +378,6 @@ def _values() -> dict[str, Callable[[CodeType, _Raw], Any]]:
 
 
 _VALUES = _values()
-
-
-def _table(code: CodeType) -> list[tuple[int, int, int, int, bool]]:
-    """Decodes the exception table, whose entries are four numbers in chunks of six bits each. By offsets."""
-    table = code.co_exceptiontable
-    numbers: list[int] = []
-    position = 0
-    while position < len(table):
-        byte = table[position]
-        number = byte & 63
-        while byte & 64:
-            position += 1
-            byte = table[position]
-            number = number << 6 | byte & 63
-        numbers.append(number)
-        position += 1
-    return [
-        (start * 2, (start + length) * 2, target * 2, depth >> 1, bool(depth & 1))
-        for start, length, target, depth in zip(*[iter(numbers)] * 4, strict=True)
-    ]
 
 
 def location(code: CodeType, line: int = 0) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -18,24 +17,22 @@ from typing import Any
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Effect, Graph, Op, Primitive, Ref
 from fineflow.runtime.call import written
-from fineflow.runtime.call.claims import Entry, Side, State
 from fineflow.runtime.call.dependencies import Need, dependencies, need, remaining_seconds
+from fineflow.runtime.call.entry import Entry, Side, State
 from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.query import Call as Call
 from fineflow.runtime.call.query import LeftToStock, Slot
 from fineflow.runtime.call.streams import Stream
 from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps, Warmed
 from fineflow.runtime.call.values import Failed as Failed
-from fineflow.runtime.call.values import Values
-from fineflow.runtime.call.work import Start, produce
+from fineflow.runtime.call.values import Values, described
+from fineflow.runtime.call.work import Start, Work, produce
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.runtime_loop import post
 from fineflow.runtime.queues.component_calls import limited_component
 from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.in_vain import AheadRequest
 from fineflow.runtime.queues.provider_caches import beginning_of
-
-_SHOWN = 200  # characters of a surprise that are kept
 
 Kernel = Callable[[Primitive, Mapping[str, Any], "Execution"], Any]
 """Runs one primitive. Returns the value, an awaitable of it, ``Work``, or IN_HAND. Called on the query's event loop."""
@@ -214,8 +211,7 @@ class Execution(Values):
 
     def surprise(self, p: Primitive, error: BaseException, *, ours: bool) -> None:
         """Records that a primitive failed while running ahead. ours: it may be a bug of fineflow."""
-        text = f"{p.name}: {type(error).__name__}: {_message(error)}"
-        text = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+        text = described(p, error)
         self.call.surprises += (text,)
         if not isinstance(error, LeftToStock):
             self._stamps.failed(p.name, error)
@@ -429,18 +425,3 @@ class Execution(Values):
 
     def _pass_on(self, inner: Execution, name: str, ref: Ref) -> None:
         inner.give(name, self.value_or_failure(ref))
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:  # from a user's exception class; the failure must be recorded all the same
-        return "(its message cannot be formatted)"
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Returned by a kernel for claimable work. view: maps the result of ``entry`` to the primitive's value."""
-
-    entry: Entry
-    view: Callable[[Any], Any]

@@ -11,6 +11,7 @@ from fineflow.ir.traverse import first_args
 from fineflow.runtime.call.dependencies import Need, after, need
 from fineflow.runtime.call.query import LeftToStock
 
+_SHOWN = 200  # characters of a failure that are kept
 _ABSENT: Any = object()
 _CONSTANT = frozenset((str, int, float, bool, bytes, type(None)))
 _SPENT: Any = object()  # replaces a value that has no readers left
@@ -96,3 +97,13 @@ class Values:
         if found is _ABSENT:
             raise LeftToStock(f"{ref.name} is not a dict with {ref.key!r}")
         return found
+
+
+def described(p: Primitive, error: BaseException) -> str:
+    """Returns what failed and how, in at most ``_SHOWN`` characters."""
+    try:
+        message = str(error)
+    except Exception:  # from a user's exception class; the failure must be recorded all the same
+        message = "(its message cannot be formatted)"
+    text = f"{p.name}: {type(error).__name__}: {message}"
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"

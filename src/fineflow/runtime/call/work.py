@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
 from fineflow.runtime import events
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.query import CarriedExit, LeftToStock
 from fineflow.runtime.queues.component_calls import CallRecord, limited_component, tokens_of
 from fineflow.runtime.queues.held_back import HeldBack
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
 
 Start = Callable[[Entry], Awaitable[Any]]
 """Does the work of an entry and returns its result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Returned by a kernel for claimable work. view: maps the result of ``entry`` to the primitive's value."""
+
+    entry: Entry
+    view: Callable[[Any], Any]
 
 
 async def produce(run: Execution, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:

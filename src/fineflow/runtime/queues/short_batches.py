@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from fineflow.cost_model.costs import Line, costs
+from fineflow.cost_model.costs import costs
+from fineflow.cost_model.lines import Line
 from fineflow.protocols import BatchEngine
 from fineflow.runtime.queues.policy import Take, Waiting
 from fineflow.runtime.queues.waiting_line import Waiter, WaitingLine

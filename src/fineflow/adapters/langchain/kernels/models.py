@@ -27,10 +27,11 @@ from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.run_recorder import RunRecorder
 from fineflow.ir import Op, Primitive
 from fineflow.runtime import events
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.entry import Entry
+from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import Slot
 from fineflow.runtime.call.streams import AHEAD
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.iteration import iterate_in_thread
 from fineflow.runtime.loop.workers import in_thread, run_to_completion
 from fineflow.runtime.queues import request_context

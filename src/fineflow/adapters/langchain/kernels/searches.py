@@ -22,8 +22,9 @@ from fineflow.adapters.langchain.stores.facts import (
     with_vector,
 )
 from fineflow.ir import Op, Primitive
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.entry import Entry
+from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.workers import in_thread
 
 

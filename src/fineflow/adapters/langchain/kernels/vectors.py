@@ -15,9 +15,10 @@ from fineflow.adapters.langchain.lowering.retrieval.ingest import texts_of
 from fineflow.adapters.langchain.models.local import LocalEmbeddings
 from fineflow.cost_model.costs import costs
 from fineflow.ir import Primitive
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.entry import Entry
+from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import CarriedExit
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.workers import in_thread
 
 

@@ -31,8 +31,9 @@ from fineflow.adapters.langchain.lowering.list_functions import judged
 from fineflow.adapters.langchain.run_recorder import RunRecorder, clean
 from fineflow.declare import undeclared
 from fineflow.ir import Primitive
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.entry import Entry
+from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.events import now
 from fineflow.runtime.loop.workers import in_thread
 

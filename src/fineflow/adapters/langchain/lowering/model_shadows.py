@@ -13,6 +13,7 @@ from typing import Any
 from langchain_core.language_models import BaseLLM
 
 from fineflow.adapters.core.claiming import never
+from fineflow.adapters.core.paced_streams import apaced, paced
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.core.trust import keeps_promise
 from fineflow.adapters.langchain.arguments import settings
@@ -24,7 +25,7 @@ from fineflow.adapters.langchain.models.offline_vllm import together
 from fineflow.adapters.langchain.models.streamed_answers import summed, sums_up
 from fineflow.adapters.langchain.resources import streamed
 from fineflow.adapters.langchain.run_recorder import clean
-from fineflow.runtime.call.claims import Entry, raise_stop
+from fineflow.runtime.call.entry import Entry, raise_stop
 from fineflow.runtime.loop.bridge import Bridge
 from fineflow.runtime.loop.scopes import check
 from fineflow.runtime.loop.submission import Unreachable
@@ -148,7 +149,7 @@ class _ChatShadow:
         pieces = []
         with streamed(model, leaf) as counted:
             make = partial(model._stream, messages, stop=stop, **given_to_model)
-            for chunk in here.paced(leaf, key, make, counted):
+            for chunk in paced(here, leaf, key, make, counted):
                 pieces.append(chunk)
                 if len(pieces) > given:
                     yield chunk
@@ -183,7 +184,7 @@ class _ChatShadow:
         pieces = []
         with streamed(model, leaf) as counted:
             make = partial(model._astream, messages, stop=stop, **given_to_model)
-            source = here.apaced(leaf, key, make, counted)
+            source = apaced(here, leaf, key, make, counted)
             async with aclosing(source) as own:
                 async for chunk in own:
                     pieces.append(chunk)

@@ -26,8 +26,9 @@ from fineflow.adapters.langchain.lowering.structure import RUN
 from fineflow.adapters.langchain.run_recorder import RunRecorder, starts_runs
 from fineflow.declare import Declaration, declaration
 from fineflow.ir import Op, Primitive
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.entry import Entry
+from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.workers import in_thread
 
 

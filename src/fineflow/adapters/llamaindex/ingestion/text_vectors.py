@@ -26,7 +26,7 @@ from fineflow.adapters.llamaindex.models.embeddings import check_embeds, engine_
 from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.adapters.llamaindex.thread_affinity import called, claiming, may_leave, replaceable, unblocked
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.call.streams import Stream

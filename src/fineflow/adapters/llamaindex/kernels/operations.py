@@ -13,9 +13,10 @@ from fineflow.adapters.llamaindex.models.embeddings import embed
 from fineflow.adapters.llamaindex.models.llms import requested, text_of
 from fineflow.ir import Op, Primitive
 from fineflow.runtime.call import control_flow
-from fineflow.runtime.call.executor import Execution, Kernel, Work
+from fineflow.runtime.call.executor import Execution, Kernel
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.call.streams import Stream
+from fineflow.runtime.call.work import Work
 
 Args = Mapping[str, Any]
 

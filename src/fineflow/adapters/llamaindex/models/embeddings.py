@@ -19,8 +19,9 @@ from fineflow.adapters.llamaindex.methods import as_written, believed_class, ins
 from fineflow.adapters.llamaindex.models.local import encoder_of
 from fineflow.adapters.llamaindex.thread_affinity import blocks, called, claiming, may_leave
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.call.work import Work
 
 _TEXT = "_get_text_embedding"
 _EMBEDDING = ("_get_query_embedding", "_aget_query_embedding")

@@ -27,7 +27,7 @@ from fineflow.adapters.llamaindex.models import servers
 from fineflow.adapters.llamaindex.models.local import one_at_a_time
 from fineflow.adapters.llamaindex.thread_affinity import blocks, claiming, may_leave, unblocked
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive, Ref
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
 from fineflow.runtime.loop.workers import in_thread

@@ -35,8 +35,9 @@ from fineflow.adapters.langchain.models.local import LocalEmbeddings, encoder_of
 from fineflow.adapters.langchain.stores.facts import EMBEDS, known
 from fineflow.adapters.langchain.stores.known_stores import KNOWN, SEARCHES, Known
 from fineflow.ir import PURE, Effect, Effects, Op, Primitive
-from fineflow.runtime.call.claims import Entry
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.entry import Entry
+from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.workers import in_thread
 
 _PIECES, _VECTORS, _INDEX = "pieces", "vectors", "index "

@@ -39,7 +39,7 @@ from fineflow.adapters.langchain.models.local import encoder_of, of_local_model
 from fineflow.adapters.langchain.stores.known_stores import KNOWN, Known
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.ir import Effect, Effects, Op, Primitive, Ref
-from fineflow.runtime.call.claims import Entry
+from fineflow.runtime.call.entry import Entry
 from fineflow.runtime.call.executor import Execution
 
 _LEAF = " queries"  # after the path of a step

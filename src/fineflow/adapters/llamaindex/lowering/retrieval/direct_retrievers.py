@@ -30,8 +30,9 @@ from fineflow.adapters.llamaindex.models.llms import model_effects
 from fineflow.adapters.llamaindex.stores.searches import check_store, counted
 from fineflow.adapters.llamaindex.thread_affinity import check_may_leave, may_leave, move
 from fineflow.ir import Effect, Effects, Op, Primitive
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.workers import in_thread
 
 MERGED = "_vector_retriever"

@@ -36,8 +36,9 @@ from fineflow.adapters.llamaindex.stores.searches import (
 )
 from fineflow.adapters.llamaindex.thread_affinity import blocks, called, may_leave, unblocked
 from fineflow.ir import Op, Primitive
-from fineflow.runtime.call.executor import Execution, Work
+from fineflow.runtime.call.executor import Execution
 from fineflow.runtime.call.query import LeftToStock
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.component_calls import permit_block
 
