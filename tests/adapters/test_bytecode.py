@@ -27,6 +27,7 @@ from fineflow.adapters.analysis import analyse
 from fineflow.adapters.python import bytecode, graph
 from fineflow.adapters.python.bytecode import decode
 from fineflow.adapters.python.opcodes import JUMPS, LEFT_BY_JUMP, OPCODES
+from fineflow.adapters.python.raw_code import raw_instructions
 
 MODULES = (argparse, asyncio.base_events, ast, contextlib, dataclasses, inspect, json.decoder, pdb, tarfile, typing)
 RARE = ("CALL_INTRINSIC", "PREP_RERAISE_STAR")  # of type parameters and groups of exceptions
@@ -124,7 +125,7 @@ def test_every_version_has_the_same_instructions() -> None:
 
 def test_offsets_arguments_and_targets_are_those_of_dis(codes: list[CodeType]) -> None:
     for code in codes:
-        raw = bytecode._raw(code)
+        raw = raw_instructions(code)
         expected = [each for each in dis.get_instructions(code) if each.opname not in ("EXTENDED_ARG", "CACHE")]
         assert [(each.name, each.offset) for each in raw] == [(each.opname, each.offset) for each in expected]
         for one, other in zip(raw, expected, strict=True):
@@ -181,7 +182,7 @@ def _follow(made: graph.ControlFlow) -> None:
 
 def test_an_instruction_that_nobody_knows_keeps_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     code = types.CodeType.replace(swaps.__code__, co_name="other")
-    name = next(each.name for each in bytecode._raw(code) if each.name.startswith("UNPACK"))
+    name = next(each.name for each in raw_instructions(code) if each.name.startswith("UNPACK"))
     monkeypatch.setattr(dis, "opname", [each if each != name else "DOES_SOMETHING_NEW" for each in dis.opname])
     assert "DOES_SOMETHING_NEW" in [each.name for each in decode(code)]
 

@@ -7,11 +7,10 @@ import contextvars
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fineflow.runtime.call.tmpwork import Work
-
 from fineflow.ir import PURE, Graph, Op, Primitive, Ref
 from fineflow.runtime.call import control_flow
 from fineflow.runtime.call.executor import Call, Execution
+from fineflow.runtime.call.work import Work
 
 Does = Callable[..., Any]
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sqlite3
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -19,9 +21,8 @@ from langchain_chroma import Chroma
 from langchain_core.documents import Document
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough, RunnablePick
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from pipelines import DIRECT, ask, echo, same
-from row_stores import InOneTransaction, table
 from test_ingest import WordEngine
 
 import fineflow
@@ -230,10 +231,36 @@ def chroma(documents: list[Document], embeddings: Any) -> Any:
     return Chroma.from_documents(documents, embeddings, client=CLIENT, collection_name=f"c{uuid.uuid4().hex}")
 
 
+class RowStore(VectorStore):
+    """A store of the user's own that writes a row for each text."""
+
+    def __init__(self, embedding: Any) -> None:
+        self.embedding, self.connection = embedding, sqlite3.connect(":memory:", check_same_thread=False)
+        self.connection.execute("CREATE TABLE rows (text TEXT, vector TEXT)")
+
+    def add_texts(self, texts: Iterable[str], metadatas: Any = None, **kwargs: Any) -> list[str]:
+        texts = list(texts)
+        vectors = self.embedding.embed_documents(texts)
+        with self.connection:
+            for each, vector in zip(texts, vectors, strict=True):
+                self.connection.execute("INSERT INTO rows VALUES (?, ?)", (each, json.dumps(vector)))
+        return texts
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
+        wanted = self.embedding.embed_query(query)
+        rows = self.connection.execute("SELECT text, vector FROM rows").fetchall()
+        rows.sort(key=lambda row: -sum(a * b for a, b in zip(wanted, json.loads(row[1]), strict=True)))
+        return [Document(text) for text, _ in rows[:k]]
+
+    @classmethod
+    def from_texts(cls, texts: list[str], embedding: Any, metadatas: Any = None, **kwargs: Any) -> Any:
+        store = cls(embedding)
+        store.add_texts(texts)
+        return store
+
+
 def own_store(documents: list[Document], embeddings: Any) -> Any:
-    store = InOneTransaction(embeddings, table())
-    store.add_documents(documents)
-    return store
+    return RowStore.from_documents(documents, embeddings)
 
 
 BUILDS = (from_documents, from_texts, embedded, chroma)

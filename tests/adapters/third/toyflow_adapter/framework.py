@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import toyflow
-from fineflow.runtime.call.tmpwork import Work
 
 from fineflow.adapters.core.builder import Builder, Leaf
 from fineflow.adapters.core.framework import Framework, Lowered
@@ -19,6 +18,7 @@ from fineflow.ir import Graph, Op, Primitive, Ref
 from fineflow.ir.weights import critical_path
 from fineflow.options import Options
 from fineflow.runtime.call.executor import Execution
+from fineflow.runtime.call.work import Work
 from fineflow.runtime.loop.workers import in_thread
 from fineflow.runtime.queues.component_calls import LimitedComponent
 from toyflow_adapter.rows import ROWS
