@@ -41,8 +41,9 @@ class Seen:
     """What is seen of one step.
 
     ended: it was cancelled, or ran out of time. stopped: it has failed, or has been interrupted. raced: so, while other
-    threads ran, tools that search, or another run of the agent; how far these got is open in stock, too. numbered: it
-    is not open which of several graphs that one node calls is the first, which LangGraph numbers.
+    threads ran, tools that search, or another run of the agent; how far these got is open in stock, too. beside: so was
+    another run of the agent. numbered: it is not open which of several graphs that one node calls is the first, which
+    LangGraph numbers.
     """
 
     value: str = ""
@@ -60,6 +61,7 @@ class Seen:
     ended: bool = False
     stopped: bool = False
     raced: bool = False
+    beside: bool = False
     numbered: bool = True
     handler: Any = None
 
@@ -209,6 +211,7 @@ class _Noted:
             seen.stopped = bool(app.get_state(config).interrupts)
             seen.history = [text_of(each) for each in islice(app.get_state_history(config), _STATES)]
         seen.stopped = seen.stopped or bool(seen.error)
+        seen.beside = world.at_once
         seen.raced = seen.stopped and (world.at_once or not world.live)
         return seen
 
@@ -368,7 +371,10 @@ def differences(stock: list[Seen], mine: list[Seen]) -> list[Difference]:
             if fewer:
                 note(f"missing {kind}", dict(fewer), {})
             if more - dropped:
-                again = kind == "calls" and all(re.match(r"(mcp_reads_)?u\d ", each) and first[each] for each in more)
+                reads = "[tu]" if other.beside else "u"  # what is declared to write may have done so in the other run
+                again = kind == "calls" and all(
+                    re.match(rf"(mcp_reads_)?{reads}\d ", each) and first[each] for each in more
+                )
                 note(AGAIN if again and not found else f"extra {kind}", {}, dict(more - dropped))
             elif more and not found:
                 note(IN_VAIN, {}, dict(more))
