@@ -59,7 +59,7 @@ def _reads_as_data(kind: Any, trusted: frozenset[str]) -> bool:
 
 def plain_enum(kind: Any) -> bool:
     """Returns True for a class of enum members without methods and properties of the user's."""
-    return _plain_enum(kind)
+    return type(kind) is EnumMeta and _plain_enum(kind)
 
 
 @lru_cache(maxsize=512)
@@ -67,7 +67,7 @@ def _plain_enum(kind: Any) -> bool:
     own = [base for base in kind.__mro__ if base.__module__ not in _PYTHONS]
     values = [value for base in own for name, value in vars(base).items() if name not in kind.__members__]
     written = [value for value in values if hasattr(type(value), "__get__") and type(value) not in _IN_C]
-    return type(kind) is EnumMeta and all(getattr(value, "__module__", "") in _PYTHONS for value in written)
+    return all(getattr(value, "__module__", "") in _PYTHONS for value in written)
 
 
 def _harmless(name: str, value: Any, trusted: frozenset[str]) -> bool:

@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 from fineflow.adapters.analysis import tables
+from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.reachable import attributes_of, reachable
 from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, SCALARS, UNKNOWN, Stop, Unknown
@@ -165,6 +166,8 @@ def text_of(kind: Any, *, inside: bool) -> Any:
 @functools.lru_cache(2048)
 def runs_code(kind: Any) -> bool:
     """Returns True for classes of the user's with operators, properties or methods of data that run code."""
+    if plain_enum(kind):
+        return False
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(base.__module__):
             continue

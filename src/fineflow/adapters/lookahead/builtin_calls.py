@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import contextlib
 import copy
 import dataclasses
+import functools
 import inspect
 import itertools
 import json
@@ -22,11 +24,13 @@ from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.data_calls import builtin
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
-from fineflow.adapters.lookahead.surroundings import TextFile, made_path, of_file, opened
+from fineflow.adapters.lookahead.surroundings import TextFile, as_date, made_path, of_file, opened
 from fineflow.adapters.lookahead.values import (
+    INERT,
     NULL,
     PATHS,
     STAND_INS,
+    TODAY,
     UNKNOWN,
     Awaited,
     Coroutine,
@@ -156,6 +160,8 @@ def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _text(walk: Walk, args: list[Any], named: Named) -> Any:
     """Walks through the ``__str__`` of a class, unless the object is plain data."""
+    if args and args[0] is TODAY:
+        return as_date(TODAY, "")
     own: Any = getattr(type(args[0]), "__str__", None) if len(args) == 1 and not named else None
     data = len(args) == 1 and (type(args[0]) in PATHS or is_plain(args[0]))
     if isinstance(own, FunctionType) and not unknown(args[0]) and not data:
@@ -316,6 +322,31 @@ def _loaded(walk: Walk, args: list[Any], named: Named) -> Any:
     return builtin(walk, json.loads, [of_file(walk, args[0], "read", [])], {})
 
 
+def _no_context(walk: Walk, args: list[Any], named: Named) -> Any:
+    if args or named:
+        raise Stop("enters a nullcontext with something in it")
+    return INERT
+
+
+def _iterated(walk: Walk, args: list[Any], named: Named) -> Any:
+    if len(args) != 1:
+        raise Stop("calls iter with a function")
+    return iterator(walk, args[0])
+
+
+def _reduced(walk: Walk, args: list[Any], named: Named) -> Any:
+    func, source, *first = args
+    found = elements(walk, source)
+    if found is None or not (found or first):
+        value = walk.aliases.one_of(UNKNOWN, *first, walk.aliases.part(source))
+        with walk.perhaps():
+            return walk.aliases.one_of(value, walk.call(func, [value, walk.aliases.part(source)], {}))
+    value, *others = [*first, *found]
+    for each in others:
+        value = walk.call(func, [value, each], {})
+    return value
+
+
 SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
     id(builtins.open): opened,
     id(Path): made_path,
@@ -341,6 +372,9 @@ SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
     id(builtins.any): _any,
     id(builtins.all): _all,
     id(builtins.next): _next,
+    id(builtins.iter): _iterated,
+    id(functools.reduce): _reduced,
+    id(contextlib.nullcontext): _no_context,
     id(copy.copy): partial(_copy, copy.copy),
     id(copy.deepcopy): partial(_copy, copy.deepcopy),
     id(dataclasses.replace): _replaced,

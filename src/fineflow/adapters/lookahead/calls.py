@@ -17,7 +17,7 @@ from fineflow.adapters.lookahead.data_calls import as_printed, builtin, method, 
 from fineflow.adapters.lookahead.decorators import handed_on
 from fineflow.adapters.lookahead.iteration import drained
 from fineflow.adapters.lookahead.kept_results import KEEPS, kept_result
-from fineflow.adapters.lookahead.objects import attribute, make
+from fineflow.adapters.lookahead.objects import attribute, made_of_data, make
 from fineflow.adapters.lookahead.past import AlreadyChanged
 from fineflow.adapters.lookahead.surroundings import (
     is_config_reader,
@@ -89,6 +89,10 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return builtin(walk, func, args, named)
     if tables.is_error(func):
         return walk.aliases.one_of(UNKNOWN, *args, *named.values())
+    if isinstance(func, type) and harmless.is_message(func):
+        for each in (*args, *named.values()):
+            as_printed(walk, each)
+        return walk.changes.result(builtin(walk, func, args, named))
     if isinstance(func, type) and tables.is_model(func):
         return walk.changes.result(builtin(walk, func, args, named))
     if isinstance(func, type):
@@ -101,6 +105,22 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if not isinstance(func, BuiltinFunctionType) and not of_package(type(func).__module__):  # a callable object
         return call(walk, attribute(walk, func, "__call__", method=False), args, named)
     raise Stop(f"calls {getattr(func, '__name__', type(func).__name__)}")
+
+
+def call_by_unknown_names(walk: Walk, func: Any, args: list[Any], named: Any) -> Any:
+    """Returns the value of ``func(*args, **named)``, where it is not known what ``named`` holds. Raises Stop."""
+    walk.touch(named)
+    if isinstance(func, type) and harmless.factories(func) is not None:
+        return made_of_data(walk, func, [*args, named], {})
+    setup = inspect.getattr_static(func, "__init__", None) if isinstance(func, type) else func
+    own = known_function(setup) if isinstance(setup, FunctionType) else setup
+    if not isinstance(own, Local) or own.code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        raise Stop("calls a function with arguments that are not known one by one")
+    count = own.code.co_argcount + own.code.co_kwonlyargcount
+    free = own.code.co_varnames[len(args) + isinstance(func, type) : count]
+    walk.tries.raises(TypeError)
+    part = walk.aliases.one_of(walk.aliases.part(named), *own.defaults, *own.named_defaults.values())
+    return call(walk, func, args, dict.fromkeys(free, part))
 
 
 def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], named: dict[str, Any]) -> Any:

@@ -18,13 +18,15 @@ from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.aliases import text_of
 from fineflow.adapters.lookahead.iteration import drained, elements, rest
-from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text
-from fineflow.adapters.lookahead.surroundings import TextFile, as_data, of_file, of_path, variable
+from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, made_of_data
+from fineflow.adapters.lookahead.surroundings import TextFile, as_data, moment, of_file, of_moment, of_path, variable
 from fineflow.adapters.lookahead.values import (
     HELD,
     INERT,
+    NOW,
     NULL,
     PATHS,
+    TODAY,
     UNKNOWN,
     Coroutine,
     Lazy,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 _MOVING = frozenset({"insert", "remove", "pop", "clear", "sort", "reverse"})  # methods that give elements other places
 _COMPARING = frozenset({"add", "discard", "remove", "sort", "setdefault", "pop"})  # methods that look at elements
+_VALIDATES = frozenset({"model_validate", "model_validate_json"})
 _FORMAT: Any = object.__format__
 _REPR = (repr, ascii)
 _TEXTS = (str, format, *_REPR)
@@ -98,7 +101,8 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
         if signature is not None and signature.result in (SCALAR, FRESH_ANY):
             return UNKNOWN
         return walk.aliases.one_of(UNKNOWN, *args, *named.values())
-    if not all(map(walk.plain, (*args, *named.values()))):
+    others = (each for name, each in named.items() if not (name == "default" and each is str and func is json.dumps))
+    if not all(map(walk.plain, (*args, *others))):
         raise Stop(f"calls {getattr(func, '__name__', 'a function')} with something that is not plain data")
     walk.spend(sum(len(each) for each in args if type(each) is str) // _PARSED)
     if signature is not None:  # what it returns may hold what it gets
@@ -118,6 +122,9 @@ def method(walk: Walk, called: Method, args: list[Any], named: dict[str, Any]) -
         return _of_coroutine(walk, owner, name)
     if isinstance(owner, TaskGroup):
         return _of_group(walk, owner, name, args)
+    if owner is NOW or owner is TODAY:
+        walk.touch(*args)
+        return of_moment(owner, name, args)
     if unknown(owner) or id(owner) in walk.changes.tainted:
         if name in tables.READERS or name in tables.MUTATORS or name in OF_RESULTS or name in tables.MATCH_METHODS:
             return _of_unknown(walk, owner, name, args, named)
@@ -224,8 +231,13 @@ def of_class(walk: Walk, kind: Any, name: str, args: list[Any], named: dict[str,
     if (id(kind), name) in tables.CLASS_METHODS:
         return builtin(walk, getattr(kind, name), args, named)
     if harmless.of_class(kind, name):
-        return UNKNOWN
+        walk.tries.raises(*harmless.ERRORS.get(name, ()))
+        return moment(kind, name, [*args, *named])
     found = inspect.getattr_static(kind, name, None)
+    if name in _VALIDATES and getattr(getattr(found, "__func__", None), "__module__", "") == "pydantic.main":
+        if harmless.factories(kind) is None:
+            raise Stop(f"calls .{name}() of a class that may run code")
+        return made_of_data(walk, kind, args, named)
     if not of_package(kind.__module__):
         if isinstance(found, staticmethod | classmethod) and isinstance(found.__func__, FunctionType):
             first = [kind] if isinstance(found, classmethod) else []
@@ -254,6 +266,9 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
     walk.tasks.read(owner)
     if name == "copy":
         return walk.own(owner.copy())
+    if type(owner) is dict and args and not walk.known(args[0]):
+        walk.touch(args[0])
+        return walk.aliases.one_of(UNKNOWN, *owner.values(), *(args[1:] or [None]))
     if type(owner) is not dict or not all(map(walk.plain, args[:1])):
         raise Stop("looks up something that is not plain data")
     return owner.get(*args)
@@ -261,14 +276,14 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
 
 def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
     """Calls a method that changes a container of the walk's own."""
-    if name == "append" and not walk.unsure and walk.owns(owner) and id(owner) not in walk.changes.tainted:
+    if name == "append" and walk.owns(owner) and walk.certain(owner) and id(owner) not in walk.changes.tainted:
         walk.tries.changes(owner)
         owner.append(*args)
         walk.changes.renew(owner)
         return None
     if name not in ("append", "insert", "add", "setdefault"):
         args = [_whole_list(walk, each) for each in args]
-    others, whole = not walk.owns(owner) or walk.unsure or named, all(map(walk.whole, args))
+    others, whole = not (walk.owns(owner) and walk.certain(owner)) or named, all(map(walk.whole, args))
     if name == "sort":
         _compare(walk, owner, **named)
     elif name not in ("append", "extend") or type(owner) is not list:
@@ -341,7 +356,7 @@ def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: An
     if found is None:
         walk.touch(right)
     walk.aliases.add(right)
-    if walk.unsure or found is None or not walk.whole(left):
+    if not walk.certain(left) or found is None or not walk.whole(left):
         walk.changes.taint(left)
     else:
         walk.tries.changes(left)

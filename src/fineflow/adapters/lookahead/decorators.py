@@ -6,6 +6,7 @@ Seen with tenacity 9.2.1 and langsmith 0.15.1.
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -44,7 +45,7 @@ def _traces(func: Any) -> bool:
     held = closure(func)
     ended: partial[Any] = held["_on_run_end"]
     plain = held["container_input"]["process_inputs"] is None and ended.keywords["outputs_processor"] is None
-    return plain and func.__langsmith_traceable__ and not held["func_accepts_parent_run"]
+    return plain and func.__langsmith_traceable__ and "run_tree" not in inspect.signature(func.__wrapped__).parameters
 
 
 _KNOWN = {"tenacity": _retries, "tenacity.asyncio": _retries, "langsmith.run_helpers": _traces}

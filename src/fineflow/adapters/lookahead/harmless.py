@@ -6,6 +6,7 @@ Stock calls them; a walk only needs to get past them. Some it computes, as they 
 from __future__ import annotations
 
 import asyncio
+import base64
 import collections
 import contextlib
 import dataclasses
@@ -17,10 +18,12 @@ import os
 import pprint
 import random
 import re
+import statistics
 import sys
 import textwrap
 import time
 import traceback
+import unicodedata
 import urllib.parse
 import uuid
 import warnings
@@ -69,15 +72,22 @@ _FUNCTIONS = _by_id(
             *_named(collections, "defaultdict Counter deque OrderedDict"),
             *_named(hashlib, "md5 sha1 sha256 sha512"),
             *_named(asyncio, "timeout timeout_at"),
+            logging.getLogger,
         ],
         SWALLOWS: [contextlib.suppress],
     }
 )
 _METHODS = frozenset(
     (id(kind), name)
-    for kind, names in ((datetime.datetime, "now utcnow today"), (datetime.date, "today"))
+    for kind, names in (
+        (datetime.datetime, "now utcnow today strptime fromisoformat fromtimestamp"),
+        (datetime.date, "today fromisoformat"),
+    )
     for name in names.split()
 )
+ERRORS = dict.fromkeys(("strptime", "fromisoformat", "fromtimestamp"), (ValueError,))
+"""Of these methods, for some values."""
+
 PURE = frozenset(
     id(each)
     for each in (
@@ -85,6 +95,9 @@ PURE = frozenset(
         *_named(html, "escape unescape"),
         *_named(urllib.parse, "quote quote_plus unquote urljoin"),
         *_named(os.path, "basename dirname join splitext"),
+        *_named(statistics, "mean fmean median mode stdev pstdev"),
+        *_named(base64, "b64encode b64decode"),
+        *(unicodedata.normalize, datetime.timedelta),
     )
 )
 
@@ -99,6 +112,7 @@ _ELSEWHERE: tuple[tuple[str, str, Any], ...] = (
     ("rich.pretty", "pprint", None),
     ("icecream", "ic", UNKNOWN),
 )
+_MESSAGES = ("tool.ToolMessage", "chat.ChatMessage", "function.FunctionMessage", "modifier.RemoveMessage")
 _NAMES = frozenset(name for _, name, _ in _ELSEWHERE)
 PATTERNS = (re.Pattern, re.Match)
 _BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook", "tqdm.auto", "tqdm.rich")
@@ -123,6 +137,13 @@ def of_class(kind: Any, name: str) -> bool:
     if name == "get_noop_manager":  # of callbacks
         return bool(getattr(kind, "__module__", "") == "langchain_core.callbacks.manager")
     return (id(kind), name) in _METHODS or (is_bar(kind) and name == "write")
+
+
+def is_message(kind: Any) -> bool:
+    """Returns True for messages of LangChain whose making looks at nothing but the text of what they are made of."""
+    module = getattr(kind, "__module__", "")
+    known = f"{module.rpartition('.')[2]}.{getattr(kind, '__name__', '')}" in _MESSAGES
+    return known and module.startswith("langchain_core.messages.") and if_imported(module, kind.__name__) is kind
 
 
 def is_bar(kind: Any) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import EnumMeta
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.lookahead.surroundings import TextFile, as_data
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Lazy, Progress, Stop, unknown
 
@@ -163,6 +165,8 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
         walk.touch(value)
         return None
     kind = type(value)
+    if kind is EnumMeta and plain_enum(value):
+        return list(value)
     if kind in _SIZED or (kind in ITERATORS and walk.owns(value)):
         walk.spend(len(value) // _LONG if kind in _SIZED else 0)
         return list(value)

@@ -6,15 +6,16 @@ import inspect
 from contextvars import ContextVar
 from enum import EnumMeta
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fineflow.adapters.analysis import is_plain, tables
+from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.aliases import has_code
 from fineflow.adapters.lookahead.kept_results import KEEPS
 from fineflow.adapters.lookahead.reachable import attributes_of
-from fineflow.adapters.lookahead.surroundings import READABLE, TextFile
+from fineflow.adapters.lookahead.surroundings import READABLE, TextFile, part_of_date
 from fineflow.adapters.lookahead.values import (
     INERT,
     NULL,
@@ -56,6 +57,8 @@ def as_text(value: Any) -> Any:
 def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
     """Returns ``obj.name``, without running code. method: it is about to be called. Raises Stop."""
     if unknown(obj) or obj is INERT or isinstance(obj, Progress):
+        if (found := part_of_date(obj, name)) is not None:
+            return found
         walk.touch(obj)
         walk.tries.raises(AttributeError, seldom=True)
         if method:
@@ -76,6 +79,8 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         if value is NULL:
             raise Stop(f"reads {name} of module {obj.__name__}, which it does not have yet")
         return value
+    if isinstance(type(obj), EnumMeta) and (found := _of_member(obj, name)) is not NULL:
+        return found
     if isinstance(obj, EnumMeta):
         return vars(obj)["_member_map_"].get(name, Method(obj, name))
     if isinstance(obj, type):
@@ -101,6 +106,16 @@ def _of_data(walk: Walk, obj: Any, name: str) -> Any:
     if walk.aliases.changed(obj) or (own is NULL and walk.changes_part(obj)):
         return walk.aliases.one_of(UNKNOWN, obj)
     return walk.changes.given(as_text(getattr(obj, name) if own is NULL else walk.changes.assigned(obj, name, own)))
+
+
+def _of_member(obj: Any, name: str) -> Any:
+    """Returns what a member of an enumeration without code has as such, or as the text that it is; NULL otherwise."""
+    if not plain_enum(type(obj)):
+        return NULL
+    if name in ("value", "name"):
+        return getattr(obj, f"_{name}_")
+    text = isinstance(obj, str) and hasattr(str, name)
+    return Method(cast(Any, obj)._value_, name) if text else NULL
 
 
 def _of_component(walk: Walk, obj: Any, name: str) -> Any:
@@ -208,10 +223,20 @@ def set_attribute(walk: Walk, obj: Any, name: str, value: Any) -> None:
             return
         before = first_value(obj, name)
         walk.tries.assigns(obj, name, before)
-        object.__setattr__(obj, name, walk.aliases.one_of(value, before) if walk.unsure else value)
+        object.__setattr__(obj, name, value if walk.certain(obj) else walk.aliases.one_of(value, before))
         return
     walk.changes.change(obj)
     walk.changes.assign(obj, name, value, first_value(obj, name))
+
+
+def made_of_data(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """Returns an instance of a class of data (``harmless.factories``), of values that may be unknown."""
+    walk.touch(*args, *named.values())
+    for each in harmless.factories(kind) or ():
+        with walk.perhaps():
+            walk.aliases.store(walk.call(each, [], {}))
+    walk.tries.raises(ValueError, TypeError)
+    return walk.aliases.one_of(UNKNOWN, *args, *named.values())
 
 
 def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -226,13 +251,8 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return walk.changes.result(
             kind(*map(walk.copied, args), **{name: walk.copied(each) for name, each in named.items()})
         )
-    if (factories := harmless.factories(kind)) is not None:
-        walk.touch(*args, *named.values())
-        for each in factories:
-            with walk.perhaps():
-                walk.aliases.store(walk.call(each, [], {}))
-        walk.tries.raises(ValueError, TypeError)
-        return walk.aliases.one_of(UNKNOWN, *args, *named.values())
+    if harmless.factories(kind) is not None:
+        return made_of_data(walk, kind, args, named)
     setup = inspect.getattr_static(kind, "__init__", None)
     own_class = not of_package(kind.__module__)
     plain: Any = kind.__new__ is object.__new__ and kind.__setattr__ is object.__setattr__

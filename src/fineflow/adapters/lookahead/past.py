@@ -222,7 +222,7 @@ class Changes:
         if id(value) not in self._copies:
             if self._given.get(id(value)) is not value:
                 self.walk.host.changes(value)  # from here on rather than from where it is: the copy is the walk's own
-            self._copies[id(value)] = self.walk.own(copy.copy(found[1]))
+            self._copies[id(value)] = self.walk.own(copy.copy(found[1]), new=False)
         return self._copies[id(value)]
 
     def so_far(self) -> Callable[[], None]:

@@ -6,7 +6,9 @@ other arguments and claim nothing. What may not be changed unseen ends a walk th
 
 from __future__ import annotations
 
+import datetime
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import if_imported
-from fineflow.adapters.lookahead.values import INERT, PATHS, UNKNOWN, Stop
+from fineflow.adapters.lookahead.values import INERT, NOW, PATHS, TODAY, UNKNOWN, Stop
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -27,6 +29,8 @@ READABLE = frozenset({type(os.environ), MappingProxyType})
 
 _VERSION: Any = type(sys.version_info)
 _CONFIG = "child_runnable_config"  # LangChain's context variable
+_DIRECTIVE = re.compile(r"%[-#]?(.?)", re.DOTALL)
+_OF_DAYS = frozenset("YyGmBbhdejaAuwUWVx%")  # directives of ``strftime``
 _BYTES = 1 << 20  # of a file that a walk reads
 _READING = frozenset({"r", "rt", "rb"})
 _READS = {"read_text": "r", "read_bytes": "rb"}  # methods of paths, and the mode in which they open
@@ -53,6 +57,35 @@ def as_data(value: Any) -> Any:
     if kind in READABLE:
         return dict(value)
     return tuple(value) if kind is _VERSION else value
+
+
+def moment(kind: Any, name: str, args: list[Any]) -> Any:
+    """Returns what a class method of ``datetime`` does that tells the time."""
+    if args or kind not in (datetime.datetime, datetime.date) or name == "utcnow":
+        return UNKNOWN
+    return TODAY if kind is datetime.date else NOW
+
+
+def of_moment(moment: Any, name: str, args: list[Any]) -> Any:
+    """Calls a method of the current time or date: what is the same all day is known."""
+    if name == "strftime" and args and type(args[0]) is str:
+        return as_date(moment, args[0])
+    if name == "isoformat" and not args:
+        return as_date(moment, "")
+    return TODAY if name == "date" else UNKNOWN
+
+
+def as_date(moment: Any, form: Any) -> Any:
+    """Returns the text of the current time or date in a form, as of ``strftime``; UNKNOWN if it changes in a day."""
+    if type(form) is not str or not _OF_DAYS.issuperset(_DIRECTIVE.findall(form)) or (moment is NOW and not form):
+        return UNKNOWN
+    return format(datetime.date.today(), form)
+
+
+def part_of_date(moment: Any, name: str) -> int | None:
+    """Returns the year, month or day of the current time or date; None for anything else."""
+    known = (moment is NOW or moment is TODAY) and name in ("year", "month", "day")
+    return getattr(datetime.date.today(), name) if known else None
 
 
 def variable(walk: Walk, var: ContextVar[Any], args: list[Any]) -> Any:

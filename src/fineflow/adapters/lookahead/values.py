@@ -42,6 +42,12 @@ INERT: Any = _Marker("INERT")
 SWALLOWS: Any = _Marker("SWALLOWS")
 """A context manager that ends what is inside it at an exception, and nothing else."""
 
+NOW: Any = Unknown("NOW")
+"""The current time, of which only the day is known."""
+
+TODAY: Any = Unknown("TODAY")
+"""The current date."""
+
 HANDLED: Any = _Marker("HANDLED")
 """What lies below the exception on the stack of a handler."""
 

@@ -78,6 +78,7 @@ class Walk:
         self.took = 0.0
         self._watch: Stopwatch | None = None  # while it runs
         self._own: dict[int, Any] = {}  # containers that the walk created, by id
+        self._doubts: dict[int, int] = {}  # ``unsure`` when it created one of these, or an object, by id; 0 is left out
         self._objects: dict[int, Any] = {}  # objects of the user's classes that the walk created, by id
         self.kinds = set[type]()  # classes of packages and of the user's that the walk has met
         self.aliases = Aliases(self)
@@ -199,12 +200,18 @@ class Walk:
 
     # --- values -----------------------------------------------------------------------------------------------------
 
-    def own(self, value: Any) -> Any:
-        """Registers a container that the walk has created, and returns it."""
+    def own(self, value: Any, *, new: bool = True) -> Any:
+        """Registers a container that the walk has created, and returns it. new: the function makes it here."""
         if not unknown(value):
+            if self.unsure and new and id(value) not in self._own:
+                self._doubts[id(value)] = self.unsure
             self._own[id(value)] = value
             self.tries.made(value)
         return value
+
+    def certain(self, value: Any) -> bool:
+        """Returns True if the function, having made a container or object, is sure to get here."""
+        return not self.unsure or self.unsure <= self._doubts.get(id(value), 0)
 
     def fixed(self, value: Any) -> Any:
         """Registers a container that stands for one of stock's, which the function may not change; returns it."""
@@ -223,6 +230,8 @@ class Walk:
         """Returns a new object of one of the user's classes. It is never given to the user's code or to components."""
         made = object.__new__(kind)
         self._objects[id(made)] = made
+        if self.unsure:
+            self._doubts[id(made)] = self.unsure
         self.tries.made(made)
         return made
 

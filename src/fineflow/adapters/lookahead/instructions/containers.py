@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import EnumMeta
 from typing import TYPE_CHECKING, Any
 
+from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.lookahead import data_calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
@@ -81,7 +83,8 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
         return
     if type(container) not in (list, dict):
         raise Stop(f"stores into a {type(container).__name__}")
-    if walk.unsure or not walk.known(key) or not walk.whole(container) or not walk.owns(container):
+    certain = walk.owns(container) and walk.certain(container)
+    if not certain or not walk.known(key) or not walk.whole(container):
         walk.touch(key)
         walk.aliases.add(value)
         walk.changes.replaces(container, key)
@@ -123,6 +126,8 @@ def _subscript(f: Frame, ins: Instruction) -> None:
 
 def _item(f: Frame, container: Any, key: Any) -> Any:
     walk, container = f.walk, as_data(container)
+    if type(container) is EnumMeta and plain_enum(container):
+        container = dict(container.__members__)
     if not walk.known(key) or not walk.whole(container):
         walk.touch(key)
         if container is INERT or not walk.whole(container):

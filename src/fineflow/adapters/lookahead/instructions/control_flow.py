@@ -81,8 +81,11 @@ def _return(f: Frame, ins: Instruction) -> None:
 
 @rule("RAISE_VARARGS RERAISE")
 def _raise(f: Frame, ins: Instruction) -> None:
-    if not any(each is HANDLED for each in f.stack):
-        raise Stop("may raise an exception")
+    tries = f.walk.tries
+    if not (tries.aside or any(each is HANDLED for each in f.stack)):  # those go on as if nothing fails
+        if not any(each.catches(Exception)[1] for each in tries.open):
+            raise Stop("may raise an exception")
+        tries.raises(Exception)
     f.fail()
 
 

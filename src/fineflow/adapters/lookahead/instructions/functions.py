@@ -77,6 +77,9 @@ def _call_unpacked(f: Frame, ins: Instruction) -> None:
     if args is None and func is asyncio.gather:
         f.push(Awaited(HELD))
         return
-    if args is None or type(named) is not dict or not f.walk.whole(named):
+    if args is not None and not f.walk.whole(named):  # what a model wrote, say
+        f.push(calls.call_by_unknown_names(f.walk, func, list(args), named))
+        return
+    if args is None or type(named) is not dict:
         raise Stop("calls a function with arguments that are not known one by one")
     f.push(calls.call(f.walk, func, list(args), dict(named)))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead import data_calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
-from fineflow.adapters.lookahead.surroundings import as_data
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Lazy, Stop, unknown
+from fineflow.adapters.lookahead.surroundings import as_data, as_date
+from fineflow.adapters.lookahead.values import INERT, NOW, TODAY, UNKNOWN, Lazy, Stop, unknown
 from fineflow.adapters.python.bytecode import Instruction
 from fineflow.adapters.python.opcodes import OPCODES
 
@@ -161,6 +161,9 @@ def _format(f: Frame, ins: Instruction) -> None:
     spec = f.pop() if ins.name == "FORMAT_WITH_SPEC" else ""
     value = f.pop()
     conversion = ins.arg if ins.name == "CONVERT_VALUE" else 0
+    if (value is NOW or value is TODAY) and not conversion:
+        f.push(as_date(value, spec))
+        return
     if not f.walk.known(value) or unknown(spec):
         data_calls.as_printed(f.walk, value, inside=conversion > 1)
         f.walk.touch(value)
