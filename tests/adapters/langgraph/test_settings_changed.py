@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypedDict
@@ -21,6 +22,7 @@ from pydantic import Field
 
 import fineflow
 from fineflow.testing import virtual
+from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat, FakeEmbeddings
 from fineflow.testing.llamaindex.fakes import FakeEmbedding, FakeLLM
 
@@ -195,3 +197,42 @@ def test_stock_searches_an_index_with_the_settings_of_that_moment() -> None:
         retriever.similarity_top_k = 1
 
     same(run, fewer_nodes)
+
+
+def meanwhile(sync: bool) -> list[str]:
+    """An app whose model is set otherwise while its call is under way, ahead of stock; what the model was asked."""
+    first, asked = Gate(), Gate()
+    opening = FakeChat(gate=first)
+    model = FakeChat(answers={"human": "one"}, gate=asked)
+
+    def calls(question: str) -> str:
+        opening.invoke("first")
+        return str(model.invoke(question).content)
+
+    async def acalls(question: str) -> str:
+        await opening.ainvoke("first")
+        return str((await model.ainvoke(question)).content)
+
+    async def changes(_: str) -> None:
+        await asked.arrived(1)
+        model.answers = {"human": "three"}
+        first.open()
+        await asked.arrived(2)
+        asked.open()
+
+    async def run() -> Any:
+        app = fineflow.optimize(RunnableLambda(calls if sync else acalls), strict=True, eager=True)
+        called = asyncio.to_thread(app.invoke, "tower") if sync else app.ainvoke("tower")
+        return (await asyncio.gather(called, changes("tower")))[0]
+
+    return [asyncio.run(run()), *model.meter.labels]
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_stock_waits_for_nothing_that_it_makes_itself(sync: bool) -> None:
+    """What began ahead still runs: stock makes its call without waiting for the end of that one, on the same loop."""
+    found = list[str]()
+    thread = threading.Thread(target=lambda: found.extend(meanwhile(sync)), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert found == ["three", "human: tower", "human: tower"]
