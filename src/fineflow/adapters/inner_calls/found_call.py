@@ -43,7 +43,7 @@ class FoundCall:
         self.version: written.Version = written.NOTHING
 
     def given_up(self) -> None:
-        """Leaves to stock what began ahead. Its result, which may be there, is not the one that stock is going to get."""
+        """Leaves to stock what began ahead. Its result, if it is there, is not what stock is going to get."""
         if self.ahead is not None:
             self.ahead.stop()
         self.ahead, self.value, self.shared, self.failed, self.ended = None, UNKNOWN, None, False, 0.0
