@@ -197,6 +197,27 @@ def test_stock_calls_the_model_of_that_moment(app: Callable[..., Any]) -> None:
     same(run, other_primary)
 
 
+@pytest.mark.parametrize("app", [in_function, in_node, in_chain])
+def test_a_setting_that_is_changed_and_changed_back(app: Callable[..., Any]) -> None:
+    """The call that began ahead has seen the other one; stock's call does not."""
+
+    async def run(optimized: Callable[[Any], Any]) -> Any:
+        component = Deep()
+
+        async def there_and_back() -> None:
+            await asyncio.sleep(0.1)
+            component.set_k(1)
+            await asyncio.sleep(0.2)
+            component.set_k(3)
+
+        made = optimized(app(component, lambda component: None))
+        return (await asyncio.gather(made.ainvoke({"question": "tower"}), there_and_back()))[0]["found"]
+
+    stock = virtual.run(run(lambda app: app)).value
+    assert len(stock) == 3
+    assert virtual.run(run(partial(fineflow.optimize, strict=True))).value == stock
+
+
 @fineflow.external
 class Counting(BaseRetriever):
     """Keeps state of its own: no setting, so a search that began ahead is not made again."""

@@ -248,6 +248,8 @@ class InnerCalls(CallsAhead):
             if call.ahead is not ahead:  # stock makes the call
                 return
             call.since += ahead.waited
+            if not call.taken:
+                call.version = call.version.ended()
             if isinstance(value, Failed):
                 call.failed = True
             elif call.value is UNKNOWN:
