@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 
 import pytest
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.retrievers import BaseRetriever
@@ -75,7 +75,7 @@ class Deep(BaseRetriever):
 
     settings: dict[str, dict[str, int]] = Field(default_factory=lambda: {"search": {"k": 3}})
 
-    def set_k(self, k: int) -> None:
+    def narrow_to(self, k: int) -> None:
         self.settings = {"search": {"k": k}}
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
@@ -91,7 +91,7 @@ def deep_in_place(found: Any) -> None:
 
 
 def by_a_method(found: Any) -> None:
-    found.set_k(1)
+    found.narrow_to(1)
 
 
 def primary() -> Any:
@@ -206,9 +206,9 @@ def test_a_setting_that_is_changed_and_changed_back(app: Callable[..., Any]) -> 
 
         async def there_and_back() -> None:
             await asyncio.sleep(0.1)
-            component.set_k(1)
+            component.narrow_to(1)
             await asyncio.sleep(0.2)
-            component.set_k(3)
+            component.narrow_to(3)
 
         made = optimized(app(component, lambda component: None))
         return (await asyncio.gather(made.ainvoke({"question": "tower"}), there_and_back()))[0]["found"]
@@ -254,7 +254,7 @@ def note(retriever: Any) -> None:
 
 
 class Keeping(Counting):
-    """Keeps more."""
+    """Keeps more, of texts that are objects of LangChain, too."""
 
     noted: int = 0
     _last: str = PrivateAttr(default="")
@@ -271,6 +271,7 @@ class Keeping(Counting):
 
     async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
         note(self)
+        self.asked.append(HumanMessage(query).text)
         return [Document(self.made_once + self.kept)]
 
 

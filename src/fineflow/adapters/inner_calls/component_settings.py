@@ -66,8 +66,10 @@ def settings(component: Any) -> Mapping[str, Any]:
         states.update(own)
         for name, value in attributes(part).items():
             if name not in own:
-                whole = name in fields and name not in changed
-                found.append((number, name, value if type(value) in SCALARS else _value(value, parts, _DEPTH * whole)))
+                if name in changed:
+                    found.append((number, name, _Same(value)))
+                else:
+                    found.append((number, name, _value(value, parts, _DEPTH if name in fields else 0)))
     return {f"{number} {name}": value for number, name, value in found if name not in states}
 
 
