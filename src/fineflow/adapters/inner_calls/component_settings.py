@@ -66,10 +66,8 @@ def settings(component: Any) -> Mapping[str, Any]:
         states.update(own)
         for name, value in attributes(part).items():
             if name not in own:
-                if name in changed:
-                    found.append((number, name, _Same(value)))
-                else:
-                    found.append((number, name, _value(value, parts, _DEPTH if name in fields else 0)))
+                depth = _DEPTH if name in fields else 0
+                found.append((number, name, _Same(value) if name in changed else _value(value, parts, depth)))
     return {f"{number} {name}": value for number, name, value in found if name not in states}
 
 
@@ -103,8 +101,8 @@ def _value(value: Any, parts: list[Any], depth: int) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _is_component(kind: Any) -> bool:
-    asked = any(hasattr(kind, name) for name in _ASKED)
-    return asked and any(_FRAMEWORKS.match(str(base.__module__)) for base in kind.__mro__)
+    of_framework = any(_FRAMEWORKS.match(str(base.__module__)) for base in kind.__mro__)
+    return of_framework and any(hasattr(kind, name) for name in _ASKED)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -134,8 +132,9 @@ def _called(bases: Sequence[Any]) -> Iterator[tuple[FunctionType, bool]]:
     while todo:
         name = todo.pop()
         for own in [vars(base)[name] for base in bases if name in vars(base)]:
-            getter = own.fget if type(own) is property else getattr(own, "func", own)
-            func = inspect.unwrap(getter) if callable(getter) else None
+            kept = type(own) is functools.cached_property
+            getter = own.fget if type(own) is property else own.func if kept else own
+            func = inspect.unwrap(getter) if isinstance(getter, FunctionType) else None
             if not isinstance(func, FunctionType):
                 continue
             yield func, False
