@@ -15,17 +15,22 @@ from langchain_core.runnables import RunnableLambda
 from langsmith import traceable
 from pydantic import Field
 from tenacity import (
+    AsyncRetrying,
     RetryError,
     before_log,
     retry,
     retry_if_exception_type,
+    retry_if_not_exception_message,
     retry_if_result,
+    retry_unless_exception_type,
     stop_after_attempt,
     wait_fixed,
 )
 
 import fineflow
+from fineflow.adapters.lookahead.decorators import handed_on
 from fineflow.testing import virtual
+from fineflow.testing.gates import Gate
 from fineflow.testing.langchain import FakeChat
 
 Decorate = Callable[[Any], Any]
@@ -137,7 +142,41 @@ def looks_at_inputs(func: Any) -> Any:
     return traceable(process_inputs=lambda inputs: inputs)(func)
 
 
-@pytest.mark.parametrize("decorate", [decided_by_results, runs_code_before, looks_at_inputs])
+def until_it_fails(func: Any) -> Any:
+    return retry(stop=stop_after_attempt(2), retry=retry_unless_exception_type(KeyError))(func)
+
+
+def until_it_fails_so(func: Any) -> Any:
+    return retry(stop=stop_after_attempt(2), retry=retry_if_not_exception_message("full"))(func)
+
+
+class Log:
+    """A logger of the user's."""
+
+    def log(self, *args: Any) -> None:
+        pass
+
+
+def logs_by_code(func: Any) -> Any:
+    return retry(stop=stop_after_attempt(2), before=before_log(Log(), 10))(func)  # type: ignore[arg-type]
+
+
+class Retrying(AsyncRetrying):
+    """A kind of retry of the user's."""
+
+    async def __call__(self, *args: Any, **named: Any) -> Any:
+        return await super().__call__(*args, **named)
+
+
+def retried_by_code(func: Any) -> Any:
+    return Retrying(stop=stop_after_attempt(2)).wraps(func)
+
+
+LEFT = [decided_by_results, runs_code_before, looks_at_inputs]
+LEFT += [until_it_fails, until_it_fails_so, logs_by_code, retried_by_code]
+
+
+@pytest.mark.parametrize("decorate", LEFT)
 def test_others_are_left_to_stock(decorate: Decorate) -> None:
     stock, mine = ran(decorate, set())
     assert mine == stock
@@ -159,3 +198,39 @@ def test_sync_helpers(decorator: str) -> None:
         assert optimized(RunnableLambda(asks)).invoke("tower") == ["ok", "there"]
         asked.append(model.meter.calls)
     assert asked == [2, 2]
+
+
+@pytest.mark.parametrize("decorator", HANDED_ON)
+def test_calls_in_sync_helpers_start_together(decorator: str) -> None:
+    """Both requests are made before the first one is answered."""
+    gate = Gate()
+    model = FakeChat(gate=gate)
+
+    @HANDED_ON[decorator]
+    def helper(text: str) -> Any:
+        return model.invoke(text).content
+
+    async def both() -> list[str]:
+        app = fineflow.optimize(RunnableLambda(lambda question: [helper(question), helper("why")]), strict=True)
+        asked = asyncio.create_task(asyncio.to_thread(app.invoke, "tower"))
+        try:
+            await gate.arrived(2)
+        finally:
+            gate.open()
+        return await asked
+
+    assert asyncio.run(both()) == ["ok", "ok"]
+
+
+def test_the_function_that_is_called() -> None:
+    """Not the one that an attribute of the decorated function names."""
+
+    def helper(text: str) -> str:
+        return text
+
+    for decorator in HANDED_ON.values():
+        made = decorator(helper)
+        made.__wrapped__ = plain
+        found = handed_on(made, {})
+        assert found is helper or (found is not None and handed_on(found, {}) is helper)
+    assert handed_on(traceable(reduce_fn=len)(helper), {}) is None  # type: ignore[call-overload]

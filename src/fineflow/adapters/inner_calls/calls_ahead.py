@@ -58,8 +58,11 @@ class CallAhead(Protocol):
     async def astock(self, invocation: Callable[[], Invocation]) -> Any:
         """``stock`` for coroutines."""
 
+    def stop(self) -> None:
+        """Cancels what is still running, without waiting: for coroutines, and where a lock is held."""
+
     def drop(self) -> None:
-        """Cancels what is still running. From a thread."""
+        """Cancels what is still running, and waits for its end. From a thread."""
 
     async def adrop(self) -> None:
         """``drop`` for coroutines."""
@@ -80,6 +83,10 @@ class GraphAhead(CallAhead):
 
     async def astock(self, invocation: Callable[[], Invocation]) -> Any:
         return await self._part._self_arun(self._plan, invocation(), self._session)
+
+    def stop(self) -> None:
+        if (call := self._session.drop()) is not None:
+            lifecycle.stop(call)
 
     def drop(self) -> None:
         if (call := self._session.drop()) is not None:
@@ -205,10 +212,13 @@ class MethodAhead(CallAhead):
             request.vain(again=True)
             return await amade(self._of, self._call)
 
-    def drop(self) -> None:
+    def stop(self) -> None:
         self._in_vain()
         if self._work is not None:
             self._work.cancel()
+
+    def drop(self) -> None:
+        self.stop()
 
     def _in_vain(self) -> None:
         if self._request is not None:

@@ -1,50 +1,74 @@
-"""The settings of a component: what it holds that is plain data, and that its own methods do not change.
+"""The settings of a component: what it holds, and what the components in it hold, that their own calls do not change.
 
 Another branch, a task or a handler may change them between the early begin of a call and stock's call.
 """
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
-from collections.abc import Iterator, Mapping, Set
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import CodeType, FunctionType
 from typing import Any
 
-from fineflow.adapters.core.own_state import BY_NAME, MAKING
+from fineflow.adapters.core.own_state import BY_NAME
 from fineflow.adapters.inner_calls.watched_stores import BASES, attributes
 from fineflow.adapters.lookahead.values import SCALARS
 from fineflow.adapters.python.bytecode import assigned, decode
 from fineflow.adapters.python.parts import codes
 
-_CHANGING = ("add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "sort", "update")
+_CHANGING = frozenset(
+    {"add", "append", "clear", "extend", "insert", "pop", "popitem", "remove", "setdefault", "sort", "update"}
+)
+_CHANGES = frozenset(dis.opmap.get(name) for name in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"))
 _SUBSCRIPT = ("STORE_SUBSCR", "DELETE_SUBSCR", "COPY")  # COPY: x[key] += ...
+_CALLS = re.compile(  # names of the methods by which components are asked, and of those that derived classes define
+    "_*a?(batch|call|chat|complete|compress|embed|encode|format|generate|get_|invoke|mmr|parse|postprocess|predict|query"
+    "|rank|rerank|retrieve|run|score|search|similarity|stream|synthesize|transform)"
+)
+_FRAMEWORKS = re.compile("langchain|llama_index")  # modules of base classes of what is looked into
+_ASKED = (  # methods of what is looked into: no stores, documents and handlers
+    *(
+        "invoke",
+        "embed_query",
+        "similarity_search",
+        "compress_documents",
+        "_retrieve",
+        "_query",
+        "synthesize",
+        "format",
+    ),
+    *("get_text_embedding", "complete", "_postprocess_nodes", "_select", "_run_component"),
+)
+_CONTAINERS = (list, tuple, dict)
 _MOST = 64  # parts of a container; a longer one holds data
+_COMPONENTS = 32  # that are looked into
+_DEPTH = 4  # of containers in containers
 
 
 def settings(component: Any) -> Mapping[str, Any]:
-    """Returns the settings of a component: its attributes that are plain data, and such fields of a pydantic model.
+    """Returns the settings of a component: what its attributes hold, and those of components in these.
 
-    Containers are those of fields, with their parts. What methods of the class assign to, or may change in place, is
-    state of its own, such as the number of its calls. Runs no code of the component's.
+    Containers count with their parts where they are fields of a pydantic model or hold components, other objects as
+    what they are. What a call of these components may assign to, or change in place, is state of its own, such as the
+    number of its calls. Runs no code of the component's.
     """
-    kind: Any = type(component)
-    if kind is FunctionType:
+    if type(component) is FunctionType:
         return {}
-    own, changed = _assigned(kind)
-    if own is None:
-        return {}
-    fields = getattr(kind, "model_fields", ())
-    found = {}
-    for name, value in attributes(component).items():
-        if name in own:
+    parts, found, states = [component], list[tuple[int, str, Any]](), set[str]()
+    for number, part in enumerate(parts):  # which grows
+        kind: Any = type(part)
+        own, changed, fields = _state(kind)
+        if own is None:
             continue
-        if type(value) in SCALARS:
-            found[name] = value
-        elif name in fields and name not in changed and type(value) in (list, tuple, dict) and len(value) <= _MOST:
-            parts = (*value, *value.values()) if type(value) is dict else tuple(value)
-            found[name] = tuple(each if type(each) in SCALARS else _Same(each) for each in parts)
-    return found
+        states.update(own)
+        for name, value in attributes(part).items():
+            if name not in own:
+                depth = _DEPTH if name in fields else 0
+                found.append((number, name, _Same(value) if name in changed else _value(value, parts, depth)))
+    return {f"{number} {name}": value for number, name, value in found if name not in states}
 
 
 class _Same:
@@ -61,30 +85,70 @@ class _Same:
     __hash__ = None  # type: ignore[assignment]
 
 
+def _value(value: Any, parts: list[Any], depth: int) -> Any:
+    """Returns what a value is compared by. parts: gets the components in it. depth: of its containers."""
+    kind: Any = type(value)
+    if kind in SCALARS:
+        return value
+    if kind in _CONTAINERS and len(value) <= _MOST:
+        inside = [*value, *value.values()] if kind is dict else value
+        if depth or any(map(_is_component, map(type, inside))):
+            return tuple(_value(each, parts, max(depth - 1, 0)) for each in inside)
+    if _is_component(kind) and len(parts) < _COMPONENTS and not any(value is each for each in parts):
+        parts.append(value)
+    return _Same(value)
+
+
 @functools.lru_cache(maxsize=1024)
-def _assigned(kind: Any) -> tuple[Set[str] | None, Set[str]]:
-    """Returns the attributes that methods of a class assign to, and those whose values they may change in place.
+def _is_component(kind: Any) -> bool:
+    of_framework = any(_FRAMEWORKS.match(str(base.__module__)) for base in kind.__mro__)
+    return of_framework and any(hasattr(kind, name) for name in _ASKED)
+
+
+@functools.lru_cache(maxsize=1024)
+def _state(kind: Any) -> tuple[Set[str] | None, Set[str], Set[str]]:
+    """Returns the attributes that calls assign to, of whatever object, those whose values they may change, and fields.
 
     None instead of the first ones if they are named by data.
     """
-    found, changed = set[str](), set[str]()
-    for base in kind.__mro__:
-        for name, own in vars(base).items() if base.__module__ not in BASES else ():
-            if name in MAKING or not isinstance(own, FunctionType):
+    fields = frozenset(getattr(kind, "model_fields", ()))
+    bases = [base for base in kind.__mro__ if base.__module__ not in BASES]
+    found = {name for base in bases for name, own in vars(base).items() if type(own) is functools.cached_property}
+    changed = set[str]()
+    for func, helps in _called(bases):
+        own_name = (func.__code__.co_varnames or ("",))[0]
+        for code in codes(func.__code__):
+            if not (helps or BY_NAME.isdisjoint(code.co_names)):
+                return None, changed, fields
+            found.update(assigned(code))
+            changed.update(() if helps else _changed(code, own_name))
+    return found, changed, fields
+
+
+def _called(bases: Sequence[Any]) -> Iterator[tuple[FunctionType, bool]]:
+    """Yields the methods and getters of classes that calls may run, and the functions that these name, with True."""
+    todo = [name for base in bases for name in vars(base) if _CALLS.match(name)]
+    seen = set(todo)
+    while todo:
+        name = todo.pop()
+        for own in [vars(base)[name] for base in bases if name in vars(base)]:
+            kept = type(own) is functools.cached_property
+            getter = own.fget if type(own) is property else own.func if kept else own
+            func = inspect.unwrap(getter) if isinstance(getter, FunctionType) else None
+            if not isinstance(func, FunctionType):
                 continue
-            func = inspect.unwrap(own)
-            for code in codes(func.__code__):
-                if not BY_NAME.isdisjoint(code.co_names):
-                    return None, changed
-                own_name = (func.__code__.co_varnames or ("",))[0]
-                found.update(assigned(code, own_name))
-                changed.update(_changed(code, own_name))
-    return found, changed
+            yield func, False
+            named = {each for code in codes(func.__code__) for each in code.co_names}
+            helpers = (func.__globals__.get(each) for each in named)
+            yield from ((each, True) for each in helpers if isinstance(each, FunctionType))
+            todo += named - seen
+            seen |= named
 
 
 def _changed(code: CodeType, name: str) -> Iterator[str]:
     """Yields the attributes of what a variable of this name holds whose values code changes in place."""
-    found = decode(code) if name in code.co_varnames else ()
+    changes = not (_CHANGES.isdisjoint(code.co_code[::2]) and _CHANGING.isdisjoint(code.co_names))
+    found = decode(code) if changes and name in code.co_varnames else ()
     for at, each in enumerate(found[:-1], start=1):
         if each.name == "LOAD_ATTR" and found[at - 2].value == name:
             then = [i for i in found[at : at + 5] if i.name != "LOAD_ATTR" or i.value in _CHANGING]

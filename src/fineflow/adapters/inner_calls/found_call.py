@@ -42,6 +42,12 @@ class FoundCall:
         self.since = self.ended = self.processor = 0.0
         self.version: written.Version = written.NOTHING
 
+    def given_up(self) -> None:
+        """Leaves to stock what began ahead. Its result, if it is there, is not what stock is going to get."""
+        if self.ahead is not None:
+            self.ahead.stop()
+        self.ahead, self.value, self.shared, self.failed, self.ended = None, UNKNOWN, None, False, 0.0
+
     def begins(self) -> None:
         """Notes when it begins."""
         self.since, self.processor = now(), processor_time()

@@ -229,8 +229,9 @@ class InnerCalls(CallsAhead):
         call.version = written.version(call.component, searches=isinstance(ahead, MethodAhead))
         if call.version.keys is None:  # nobody could tell whether it is still what stock would find
             return
-        if ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
-            call.ahead = ahead
+        call.ahead = ahead  # before it starts: it may have its result at once
+        if not ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
+            call.ahead = None
 
     def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
         if is_declared(call.component):
@@ -243,13 +244,17 @@ class InnerCalls(CallsAhead):
 
     def _finished(self, call: FoundCall, ahead: CallAhead, value: Any) -> None:
         """Takes the result of a call that ran ahead. On its loop."""
-        call.since += ahead.waited
-        if isinstance(value, Failed):
-            call.failed = True
-        elif call.value is UNKNOWN:
-            self._observe(call, ahead=True)
-            call.value, call.ended = value, now()
         with self._lock:
+            if call.ahead is not ahead:  # stock makes the call
+                return
+            call.since += ahead.waited
+            if not call.taken:
+                call.version = call.version.ended()
+            if isinstance(value, Failed):
+                call.failed = True
+            elif call.value is UNKNOWN:
+                self._observe(call, ahead=True)
+                call.value, call.ended = value, now()
             if not self._over:
                 self._guarded(self._fill)
         if self._next_look(call) and not (self._due or self._over or self._finder.passed):
@@ -296,8 +301,7 @@ class InnerCalls(CallsAhead):
                 if not found.begun:
                     self._alone(found)
                 elif found.ahead is not None and not (found.ahead.fits(args, named) and found.version.holds()):
-                    found.ahead.drop()
-                    found.ahead = None
+                    found.given_up()
                 return found
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None

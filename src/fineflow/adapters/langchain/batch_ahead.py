@@ -109,6 +109,11 @@ class BatchAhead(CallAhead):
             return await self._part.__wrapped__.ainvoke(input, config)
         return await ahead.astock(partial(self._batch.one, input, config))
 
+    def stop(self) -> None:
+        for ahead in self._calls:
+            if ahead is not None:
+                ahead.stop()
+
     def drop(self) -> None:
         for ahead in self._calls:
             if ahead is not None:

@@ -66,15 +66,18 @@ def decode(code: CodeType) -> tuple[Instruction, ...]:
 _SETTING = frozenset(dis.opmap[name] for name in ("STORE_ATTR", "DELETE_ATTR"))
 
 
-def assigned(code: CodeType, name: str) -> Iterator[str]:
-    """Yields the attributes that code sets or deletes on what a variable of this name holds: ``self.x = ``, ``+= ``."""
+def assigned(code: CodeType, name: str = "") -> Iterator[str]:
+    """Yields the attributes that code sets or deletes on what a variable of this name holds: ``self.x = ``, ``+= ``.
+
+    Without a name, those of any object.
+    """
     if _SETTING.isdisjoint(code.co_code[::2]):
         return
     found = decode(code)
     for at, each in enumerate(found):
-        if each.name in ("STORE_ATTR", "DELETE_ATTR") and found[at - 1].value == name:
+        if each.name in ("STORE_ATTR", "DELETE_ATTR") and (not name or found[at - 1].value == name):
             yield str(each.value)
-        if each.value == name and [i.name for i in found[at + 1 : at + 3]] == ["COPY", "LOAD_ATTR"]:
+        if name and each.value == name and [i.name for i in found[at + 1 : at + 3]] == ["COPY", "LOAD_ATTR"]:
             yield str(found[at + 2].value)
 
 

@@ -157,6 +157,8 @@ class Entry:
         """Ends the work with a result, unless it has ended already."""
         if not self.over:
             self.value = value
+            if not self.for_stock:
+                self.version = self.version.ended()
             self._end(State.DONE)
 
     def fail(self, error: BaseException, *, own: bool = True) -> None:

@@ -67,6 +67,14 @@ class Version(NamedTuple):
         with _lock:
             return _forgotten <= self.number and all(_last.get(key, 0) <= self.number for key in self.keys)
 
+    def ended(self) -> Version:
+        """Returns the version of a call that has ended: one that never holds if the component is set otherwise by now.
+
+        Else it may be set as it was again when stock makes the call, which then is another one.
+        """
+        same = not self.settings or _settings(self.component) == self.settings
+        return self if same else self._replace(keys=None)
+
 
 NOTHING = Version(0, (), None)
 """Of what searches nothing, or nothing to which writes can be seen."""
