@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from fineflow import cli
+from fineflow.checking import Checked
+from fineflow.recording.bench import Timed, report
 
 APP = """
 import itertools
@@ -154,3 +156,11 @@ def test_requests_of_a_query_engine(
     [found] = _found(capsys, "timed_query_engine:engine", "--input", "text 2", "--entry", "query", "--repeat", "1")
     assert {side: counts["FakeLLM"] for side, counts in found["requests"].items()} == {"stock": 3, "fineflow": 3}
     assert found["different"] == []
+
+
+def test_what_differs_in_the_requests_stands_by_itself() -> None:
+    checked = Checked("invoke", None)
+    counts = {"stock": {"model": 4, "store": 1}, "fineflow": {"model": 4}}
+    _, times, asked, *_ = report([Timed("invoke", {"stock": [1.0], "fineflow": [1.0]}, counts, checked)])
+    assert "no difference" in times
+    assert asked.strip() == "requests seen: model 4, the same on both sides; store 1 as it is, 0 optimized"
