@@ -18,6 +18,16 @@ ask = ChatPromptTemplate.from_template("{question}") | FakeChat()
 chain = RunnablePassthrough.assign(first=ask) | RunnablePassthrough.assign(second=ask)
 number = 3
 """
+FLOW = """
+from llama_index.core.workflow import StartEvent, StopEvent, Workflow, step
+
+class Flow(Workflow):
+    @step
+    async def answer(self, ev: StartEvent) -> StopEvent:
+        return StopEvent()
+
+flow = Flow()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -45,6 +55,14 @@ def test_other_forms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert capsys.readouterr().out.startswith("flowchart")
     assert cli.main(["explain", "explained_app:chain", "--html", "plan.html"]) == 0
     assert (tmp_path / "plan.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_what_optimize_takes_has_a_plan_also_if_no_other_command_calls_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "explained_flow.py").write_text(FLOW, encoding="utf-8")
+    assert cli.main(["explain", "explained_flow:flow"]) == 0
+    assert "Plan for Flow" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

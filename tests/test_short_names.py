@@ -41,9 +41,14 @@ def test_they_are_the_classes_of_the_adapters_and_backends() -> None:
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)
 def test_a_name_that_is_not_there_is_told(module: ModuleType) -> None:
-    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'Nothing'; it offers [CDE]"):
+    with pytest.raises(AttributeError, match=f"'{module.__name__}' has no attribute 'Nothing'; it offers [ACDE]"):
         _ = module.Nothing
     assert not hasattr(module, "Nothing")
+
+
+def test_names_that_need_no_library_are_told_too() -> None:
+    with pytest.raises(AttributeError, match=r"it offers .*\boptimize\b"):
+        _ = fineflow.optimise
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,9 @@ def vector_store(texts: Sequence[str | Document], seconds: float) -> InMemoryVec
 
 def compare(build: Callable[..., Runnable[Any, Any]], says: Script, texts: Sequence[Any], value: Any) -> None:
     """Runs an app as it is and optimized, sync and async. Prints the answer, whether all are equal, and the times."""
-    build(chat_model(says, 0), vector_store(texts, 0)).invoke(value)  # imports of the client library
+    at_once = build(chat_model(says, 0), vector_store(texts, 0))
+    for app in (at_once, fineflow.optimize(at_once)):
+        app.invoke(value)  # imports
     answers, times = [], {}
     for name in ("stock", "fineflow"):
         app = build(chat_model(says, 0.2), vector_store(texts, 0.05))

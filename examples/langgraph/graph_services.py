@@ -112,7 +112,8 @@ def compare(
     entries: tuple[str, ...] = ("stream", "astream"),
 ) -> None:
     """Runs a graph as it is and optimized. Prints the nodes, whether what they return is equal, and the times."""
-    asyncio.run(_updates(build(Services(says, 0.0)), value, "0", "astream"))  # imports of the client library
+    for app in (build(Services(says, 0.0)), fineflow.optimize(build(Services(says, 0.0)))):  # imports
+        asyncio.run(_updates(app, value, "0", "astream"))
     graph = build(Services(says, 0.25))
     found, times = [], {}
     for name, app in (("stock", graph), ("fineflow", fineflow.optimize(graph))):

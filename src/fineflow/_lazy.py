@@ -31,7 +31,8 @@ def lazily(public: str, names: Mapping[str, Lazy]) -> tuple[Callable[[str], Any]
     def resolve(name: str) -> Any:
         lazy = names.get(name)
         if lazy is None:
-            raise AttributeError(f"module {public!r} has no attribute {name!r}; it offers {', '.join(names)}")
+            known = getattr(sys.modules[public], "__all__", names)
+            raise AttributeError(f"module {public!r} has no attribute {name!r}; it offers {', '.join(known)}")
         for library in lazy.libraries:
             if sys.modules.get(library) is None and find_spec(library) is None:
                 raise ImportError(_message(public, name, lazy, f"{library} is not installed"), name=library)

@@ -56,7 +56,9 @@ class LastCall:
         took = f"The last call ({self.entry}) took {duration(self.seconds)}"
         if self.saved < LEAST:
             return f"{took}, and nothing in it started earlier than in stock."
-        return f"{took} instead of about {duration(self.seconds + self.saved)}, computed from its trace."
+        if (stock := duration(self.seconds + self.saved)) == duration(self.seconds):
+            return f"{took}, about as long as in stock."
+        return f"{took} instead of about {stock}, computed from its trace."
 
 
 @dataclass(frozen=True)
@@ -330,6 +332,9 @@ def _table(heading: str, columns: Sequence[str], rows: Sequence[tuple[str, ...]]
     lines = textwrap.wrap(heading, width, subsequent_indent="  ")
     for row in rows:
         line = "".join(f"  {row[i].ljust(room)}" for i, room in zip(shown, widths, strict=True)) + "  "
+        if shown and not any(row[i] for i in shown):  # a sentence on all of them
+            lines += textwrap.wrap(row[-1], width, initial_indent="  ", subsequent_indent="    ")
+            continue
         if len(line) > 2 * width // 3:
             lines.append(line.rstrip())
             line = " " * 8

@@ -19,7 +19,7 @@ from fineflow.cost_model.forecast import predict
 from fineflow.declare import supposing
 from fineflow.ir import Effect, Op, Primitive
 from fineflow.ir.spec import everything
-from fineflow.ir.text import duration, tidy
+from fineflow.ir.text import duration, shortened, tidy
 from fineflow.observe.overview import starts_early
 from fineflow.tested_versions import NEWEST, installed_version, is_newer, package_of
 
@@ -194,7 +194,7 @@ def _gain(
     then = predict(other.e_graph, others, written=other.p_graph)
     known = now.known and then.known and now.seconds > 0
     done = [note.reason for note in shown.p_graph.notes if note.done]
-    more = [f"{n.where}: {n.reason}" for n in other.p_graph.notes if n.done and n.reason not in done]
+    more = [f"{shortened(n.where)}: {n.reason}" for n in other.p_graph.notes if n.done and n.reason not in done]
     new = [remark.rstrip(".") for remark in other.remarks if remark not in shown.remarks]
     more += [remark[0].lower() + remark[1:] for remark in new]
     steps = len(starts_early(other.e_graph, other.p_graph)) - len(starts_early(shown.e_graph, shown.p_graph))

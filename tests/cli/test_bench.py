@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from fineflow import cli
+from fineflow.checking import Checked
+from fineflow.recording.bench import Timed, report
 
 APP = """
 import itertools
 import fineflow
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.documents import Document
+from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from fineflow.testing.langchain import FakeChat
 
@@ -26,6 +30,15 @@ def note(value):
     return value
 
 ask = ChatPromptTemplate.from_template("{question}") | FakeChat(prefill=0.02)
+class Passages(BaseRetriever):
+    def _get_relevant_documents(self, query, *, run_manager):
+        return [Document(query)]
+
+passages = Passages()
+
+def look_up(question):
+    return ask.invoke({"question": passages.invoke(question)[0].page_content})
+
 chain = RunnableLambda(note) | RunnablePassthrough.assign(first=ask) | RunnablePassthrough.assign(second=ask)
 sampled = RunnableLambda(lambda value: next(numbers))
 
@@ -79,6 +92,11 @@ def test_it_makes_as_many_calls_as_it_says(capsys: pytest.CaptureFixture[str]) -
     assert len(sys.modules["timed_app"].asked) == 10
     assert "requests seen: FakeChat 2, the same on both sides" in said.out
     assert "equal: " in said.out
+
+
+def test_a_retriever_of_the_users_counts_on_both_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    [found] = _found(capsys, "timed_app:look_up", "--input", "x", "--repeat", "1")
+    assert found["requests"]["stock"] == found["requests"]["fineflow"] == {"Passages": 1, "FakeChat": 1}
 
 
 def test_what_varies_by_itself_is_said(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,3 +156,11 @@ def test_requests_of_a_query_engine(
     [found] = _found(capsys, "timed_query_engine:engine", "--input", "text 2", "--entry", "query", "--repeat", "1")
     assert {side: counts["FakeLLM"] for side, counts in found["requests"].items()} == {"stock": 3, "fineflow": 3}
     assert found["different"] == []
+
+
+def test_what_differs_in_the_requests_stands_by_itself() -> None:
+    checked = Checked("invoke", None)
+    counts = {"stock": {"model": 4, "store": 1}, "fineflow": {"model": 4}}
+    _, times, asked, *_ = report([Timed("invoke", {"stock": [1.0], "fineflow": [1.0]}, counts, checked)])
+    assert "no difference" in times
+    assert asked.strip() == "requests seen: model 4, the same on both sides; store 1 as it is, 0 optimized"

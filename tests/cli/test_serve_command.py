@@ -32,6 +32,7 @@ WRONG = {
     "served_module:other": "expected a LangChain Runnable, a LangGraph graph",
     "served_module:app --concurrency 0": "concurrency must be above 0; got 0",
     "served_module:app --allow root": "got 'root'",
+    "served_module:app --port 99999": "--port is 99999; it must be from 0 to 65535",
 }
 
 

@@ -157,5 +157,6 @@ def test_calls_are_verified(tmp_path: Path) -> None:
     assert found.stdout == "dict_keys(['q', 'a', 'b'])\n"
     assert "RunnableSequence.invoke differs from stock in its value (100.00% of calls are verified)" in found.stderr
     assert "verified: 1 call, 0 equal, 1 different, 0 unsteady; 0 skipped" in found.stderr
-    bad = _ran(tmp_path, "-m", "fineflow", "run", "--verify", "2", "lies.py")
-    assert bad.returncode == 2 and "expected a share from 0 to 1" in bad.stderr
+    for share in ("2", "all"):
+        bad = _ran(tmp_path, "-m", "fineflow", "run", "--verify", share, "lies.py")
+        assert bad.returncode == 2 and f"expected a share from 0 to 1, such as 0.1, got {share}" in bad.stderr

@@ -16,6 +16,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 
+import fineflow
 from fineflow.adapters.inner_calls.dry_calls import DryCalls, inside, predicting
 from fineflow.adapters.inner_calls.entry_wrappers import watching
 from fineflow.declare import active
@@ -74,6 +75,35 @@ def test_predicts_the_same_after_many_calls(name: str) -> None:
     few, many = reports
     assert many.optimized_s == pytest.approx(few.optimized_s, rel=0.001)
     assert many.gains
+
+
+def _returns(kind: str) -> str | None:
+    return "nothing" if "spam" in kind else None
+
+
+def _raises(kind: str) -> str | None:
+    if kind.startswith("spam"):
+        raise ValueError(kind)
+    return None
+
+
+@needs_virtual_threads
+@pytest.mark.parametrize("decides", [_returns, _raises])
+def test_what_a_slow_answer_decides_waits_for_it_whatever_came_between(decides: Any) -> None:
+    slow, quick = answering(3.0), answering(1.0)
+
+    def route(question: str) -> str:
+        kind, found = slow.invoke({"question": question}), quick.invoke({"question": question})
+        if said := decides(kind):
+            return str(said)
+        return str(slow.invoke({"question": f"{found}?"}))
+
+    app, handler = RunnableLambda(route), FineflowCallbackHandler()
+    watched(app, "why", handler)
+    [seen] = handler.report().apps
+    fast = fineflow.optimize(app, strict=True)
+    assert virtual_threads.run(lambda: fast.invoke("why")).seconds == pytest.approx(6.0)
+    assert (seen.now_s, seen.optimized_s) == pytest.approx((7.0, 6.0))
 
 
 @needs_virtual_threads

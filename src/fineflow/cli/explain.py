@@ -32,10 +32,12 @@ def run(args: argparse.Namespace) -> int:
     quieten()
     check_file("--html", args.html)
     import fineflow
-    from fineflow.checking import find, parsed
+    from fineflow.checking import find, named, parsed
 
-    made = find(args.object).make()
+    _, made = named(args.object)
     plan = fineflow.explain(made, input=parsed(args.input), trust=args.trust, graphs=args.graphs)
+    if not plan.taken:
+        find(args.object)  # says what is expected
     if args.html is not None:
         write("--html", args.html, plan.to_html())
     elif args.mermaid:

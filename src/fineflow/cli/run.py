@@ -51,7 +51,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _share(text: str) -> float:
-    share = float(text)
+    try:
+        share = float(text)
+    except ValueError:
+        share = -1.0
     if not 0 <= share <= 1:
         raise argparse.ArgumentTypeError(f"expected a share from 0 to 1, such as 0.1, got {text}")
     return share

@@ -55,6 +55,8 @@ def run(args: argparse.Namespace) -> int:
         settings = ServerSettings(**_given(args))
     except ValueError as error:
         raise UsageError(str(error)) from error
+    if not 0 <= args.port <= 65535:
+        raise UsageError(f"--port is {args.port}; it must be from 0 to 65535")
     if args.host not in ("127.0.0.1", "::1", "localhost") and not settings.api_keys:
         print(f"fineflow serve: anybody who reaches {args.host} may call this server; set {_KEY}", file=sys.stderr)
     settings.to_environment(args.object)

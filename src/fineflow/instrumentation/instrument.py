@@ -23,7 +23,7 @@ from fineflow.errors import FineflowWarning
 from fineflow.instrumentation.functions import Functions
 from fineflow.instrumentation.routing import METHODS, Routing, inside, is_inside
 from fineflow.instrumentation.status import Counts, Status
-from fineflow.options import Options, disabled
+from fineflow.options import Options, OptionsGiven, disabled
 from fineflow.runtime.reruns import repeating
 
 Pattern = str | type | Callable[[Any], bool]
@@ -217,6 +217,9 @@ def instrument(*, allow: Sequence[Pattern] = (), deny: Sequence[Pattern] = (), *
         if not listed or not all(isinstance(p, str | type) or callable(p) for p in each):
             expected = "a list of classes, beginnings of 'module.Class', or functions of the object"
             raise TypeError(f"{name} must be {expected}, not {each!r}")
+    if unknown := [name for name in options if name not in OptionsGiven.__annotations__]:
+        known = ", ".join((*given, *OptionsGiven.__annotations__))
+        raise TypeError(f"instrument got an unknown option {unknown[0]!r}; it takes {known}")
     Options(**options)  # raises now rather than in the first call
     if disabled():
         return

@@ -163,10 +163,11 @@ def _verdict(each: Timed) -> str:
 
 def _asked(each: Timed) -> str:
     stock, ours = (each.requests[side] for side in (STOCK, FINEFLOW))
-    if stock == ours:
-        return f"{', '.join(f'{lane} {count}' for lane, count in stock.items()) or 'none seen'}, the same on both sides"
-    lanes = dict.fromkeys((*stock, *ours))
-    return ", ".join(f"{lane} {stock.get(lane, 0)} as it is, {ours.get(lane, 0)} optimized" for lane in lanes)
+    alike = [f"{lane} {count}" for lane, count in stock.items() if ours.get(lane) == count]
+    others = [lane for lane in dict.fromkeys((*stock, *ours)) if stock.get(lane) != ours.get(lane)]
+    same = f"{', '.join(alike) or 'none seen'}, the same on both sides"
+    told = [f"{lane} {stock.get(lane, 0)} as it is, {ours.get(lane, 0)} optimized" for lane in others]
+    return "; ".join([same, *told] if alike or not told else told)
 
 
 def _compared(checked: Checked) -> Iterator[str]:

@@ -135,7 +135,8 @@ def steps_of(call: RecordedCall, ended: float, plan: Plan | None) -> tuple[list[
             label = told[at].label if told[at].label in names.known else piece.label
             named[at] = replace(told[at], label=label, note=note, kind=names.known.get(label) or kind_of(told[at]))
         elif not piece.run.taken and (piece.whole or piece.end - piece.start >= least):
-            kind = names.known.get(piece.label) or _KINDS.get(piece.run.kind, "")
+            known = names.known.get(piece.label, "")
+            kind = known if known not in ("", Op.CALL.value) else _KINDS.get(piece.run.kind, known)
             own.append(_interval(piece, piece.start, piece.end, kind))
     return [*told, *own], [*named, *own]
 

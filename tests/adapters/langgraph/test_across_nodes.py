@@ -6,7 +6,8 @@ import operator
 from typing import Annotated, Any
 
 import pytest
-from across_cases import CASES, SECONDS, VALUE, Parts, graph_of, optimized, ran
+from across_cases import CASES, SECONDS, VALUE, Parts, State, graph_of, optimized, ran
+from graph_cases import ask
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langgraph.checkpoint.memory import InMemorySaver
@@ -18,7 +19,7 @@ from typing_extensions import TypedDict
 import fineflow
 from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.testing import virtual_threads
-from fineflow.testing.langchain import FakeRetriever
+from fineflow.testing.langchain import FakeChat, FakeRetriever
 
 
 @pytest.mark.skipif(not virtual_threads.available, reason="needs /proc/self/task")
@@ -58,6 +59,30 @@ def test_which_nodes_are_free_of_one_before_them(name: str) -> None:
     graph = CASES[name](Parts()).compile()
     assert across(graph, None).free == AHEAD[name]
     assert {each.partition("/")[0] for each in fineflow.explain(graph).gains} == AHEAD[name]
+
+
+class OurModel(FakeChat):
+    """A model of the user's own, which nobody has declared."""
+
+    def _generate(self, *args: Any, **named: Any) -> Any:
+        return super()._generate(*args, **named)
+
+
+def test_a_model_that_is_not_believed_starts_where_stock_calls_it() -> None:
+    chain = ask("Write {question}", OurModel())
+
+    def one(state: State) -> State:
+        return {"fast": chain.invoke({"question": state["question"]})}
+
+    def two(state: State) -> State:
+        return {"slow": chain.invoke({"question": state["question"]})}
+
+    workflow = StateGraph(State).add_node("one", one).add_node("two", two)
+    graph = workflow.add_edge(START, "one").add_edge("one", "two").compile()
+    found = fineflow.explain(graph)
+    assert not found.gains
+    [said] = found.advice
+    assert "fineflow.external(OurModel) gains: two: its calls start when the state that they need is known" in said
 
 
 def test_a_graph_without_such_a_node_goes_straight_to_stock() -> None:

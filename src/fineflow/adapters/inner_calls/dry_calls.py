@@ -70,7 +70,8 @@ class DryCalls(InnerCalls):
 
     Stock makes every call and its duration is measured. A call that a walk has found before could have begun when the
     results that it needs were there, and stock would have waited only for the rest of it. What a call may need are the
-    result that led to the walk, and results whose text is part of its arguments.
+    result that led to the walk, results whose text is part of its arguments, and those without which a walk ended
+    before the place of the call: a condition, say.
 
     gain: returns the seconds that a call of a component would take less by itself. ended: is told at the end.
     saved: seconds by which the function would have ended earlier, so far. early: calls that would have run ahead.
@@ -99,6 +100,10 @@ class DryCalls(InnerCalls):
         self._ends: list[tuple[str, float]] = []  # texts of results, and their predicted times
         self._busy: list[float] = []  # predicted ends of calls that run ahead
         self._walks = 0
+        self._ended_at: int | None = None  # place where the last walk ended; None: it got through
+        self._ways: list[tuple[int, float]] = []  # such places, and when the results that led beyond them were there
+        self._unsure = frozenset[int]()  # places of calls that the last walk found unsure
+        self._sure: dict[int, float] = {}  # such places, and when the results that decided about them were there
 
     @property
     def owner(self) -> Any:
@@ -108,11 +113,22 @@ class DryCalls(InnerCalls):
     def _look(self) -> None:
         self._walks += 1
         super()._look()
+        self._note_way()
+
+    def _note_way(self) -> None:
+        """Notes how far the last walk came, and what the result before it has decided."""
+        place = None if self._finder.held is None else self._finder.place
+        if self._ended_at is not None and (place is None or place > self._ended_at):
+            self._ways.append((self._ended_at, self._known))
+        self._ended_at = place
+        self._sure |= dict.fromkeys(self._unsure - self._finder.unsure, self._known)
+        self._unsure = frozenset(self._finder.unsure)
 
     def _next_look(self, call: FoundCall) -> bool:
         return self._finder.blocked and self._walks < _WALKS
 
     def _fill(self) -> None:
+        self._note_way()
         for call in self._waiting:  # also a single one: what it needs may have been there long before stock gets to it
             if not (call.begun or call.taken):
                 call.begun = True
@@ -122,7 +138,8 @@ class DryCalls(InnerCalls):
         if not call.taken:  # else it begins when stock gets there
             given = repr((call.args, call.named))[:_COMPARED]
             needed = [end for text, end in self._ends if text in given]
-            self._starts[call] = max([self._known, *needed])
+            ways = [known for place, known in self._ways if call.place > place]
+            self._starts[call] = max([self._known, self._sure.get(call.place, 0.0), *needed, *ways])
 
     @contextmanager
     def _measured(self, call: FoundCall) -> Iterator[Savings]:

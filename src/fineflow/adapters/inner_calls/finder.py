@@ -43,7 +43,7 @@ class CallFinder:
     worth: the last walk has met a call that may be worth running ahead. beside: it has met calls that only stock can
     start. writes: the function changes something that the walk did not create. texts: what is going to be embedded,
     with the embeddings. latest: the call whose result stock is about to get. asked: see ``Walk``. met: number of
-    component calls that walks have met.
+    component calls that walks have met. unsure: places of those that stock may not make, as far as the last walk knows.
     """
 
     asked = -1
@@ -62,6 +62,8 @@ class CallFinder:
         self._held: dict[int, tuple[Any, frozenset[int] | None]] = {}  # what components hold, by their id
         self.changed: dict[int, Any] = {}  # what the function has changed so far, by id
         self._places = Places(components)
+        self._first = 0  # ``met`` when the last walk began
+        self.unsure: set[int] = set()
 
     def follow(self) -> None:
         """Has the first walk begin when the function runs already: it trusts nothing if it meets a change."""
@@ -77,6 +79,8 @@ class CallFinder:
         for found in self.table.calls:
             found.met = False
         self.blocked = self.worth = False
+        self._first = self.met
+        self.unsure.clear()
         self.table.factory.restart()
         walk = self.walk = Walk(self, self._past)
         self.changed = {}
@@ -149,6 +153,11 @@ class CallFinder:
         except Stop:  # it is too large
             return UNKNOWN
         return self.walk.copied(value) if usable else UNKNOWN
+
+    @property
+    def place(self) -> int:
+        """How many component calls the last walk has met."""
+        return self.met - self._first
 
     @property
     def held(self) -> InTheWay | None:
@@ -264,6 +273,8 @@ class CallFinder:
 
     def _met(self, obj: Any, name: str, key: Any, args: Args, named: Named, sure: bool) -> Any:
         self.met += 1
+        if not sure:
+            self.unsure.add(self.place)
         declared = is_declared(obj)  # it touches what it names
         if not declared and self._holds_changed(obj):
             raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
@@ -288,6 +299,7 @@ class CallFinder:
                 raise Stop(f"waits for the arguments of a {type(obj).__name__} that may have side effects")
             return self._missing(obj, name, args, named)
         found = self.table.met(self.walk, obj, name, self.walk.copied(key), args, named)
+        found.place = self.place
         if found.failed:
             raise Stop(f"its call of a {type(obj).__name__} failed")
         if not found.known and not reads_only:

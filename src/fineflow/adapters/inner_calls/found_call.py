@@ -21,12 +21,13 @@ class FoundCall:
     when it had its result (0: not yet), in seconds. processor: processor time of the process when it began.
     whole: walks do not meet the calls that it makes of other components. walked: a walk has met it. shared: its result
     may have parts of its arguments; None if nobody has asked. task: that makes it. beside: tasks that may be going on
-    when it is made. version: of what it searches, as of when it began ahead (``written``).
+    when it is made. place: how many component calls the last walk had met then. version: of what it searches, as of
+    when it began ahead (``written``).
     """
 
     __slots__ = (
         *("ahead", "args", "begun", "beside", "component", "ended", "failed", "key", "met", "name", "named"),
-        *("processor", "shared", "version", "since", "taken", "task", "value", "walked", "whole"),
+        *("place", "processor", "shared", "version", "since", "taken", "task", "value", "walked", "whole"),
     )
 
     def __init__(self, component: Any, name: str, key: Any, args: Sequence[Any], named: Mapping[str, Any]) -> None:
@@ -40,6 +41,7 @@ class FoundCall:
         self.begun = self.taken = self.failed = False
         self.whole = not is_declared(component)
         self.since = self.ended = self.processor = 0.0
+        self.place = 0
         self.version: written.Version = written.NOTHING
 
     def given_up(self) -> None:

@@ -18,7 +18,7 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.framework import LangChain
 from fineflow.adapters.langchain.lowering.declared import place
 from fineflow.adapters.langchain.run_recorder import lessons
-from fineflow.adapters.langchain.user_functions import entered
+from fineflow.adapters.langchain.user_functions import components_of, entered
 from fineflow.adapters.langgraph.beside import one_by_one
 from fineflow.adapters.langgraph.early_nodes import across
 from fineflow.adapters.langgraph.held_graphs import graphs_held
@@ -131,8 +131,19 @@ def lowered_steps(graph: Any, b: ChainBuilder) -> Ref:
             for runs_ahead, text in each.said(stream_answers=b.stream_answers, called=bool(where)):
                 b.notes.append(Note("lower" if runs_ahead else LATE_TOOLS, output.name, runs_ahead, f"{where}{text}"))
         if id(step.obj) in ahead:
-            b.note(output.name, True, f"its calls start when the state that they need is known, {_WHILE}")
+            _note_early(step, output.name, b)
     return output
+
+
+def _note_early(step: Step, name: str, b: ChainBuilder) -> None:
+    """Notes that the calls of a step do not wait for earlier nodes, or why they do."""
+    found = components_of(step.functions)
+    why = {part: b.refused(obj) for part, obj in found.components.items()} if found is not None else {}
+    if why and all(why.values()):
+        for part, reason in why.items():
+            b.note(name, False, f"calls of `{part}` in it start where stock makes them: {reason}")
+    else:
+        b.note(name, True, f"its calls start when the state that they need is known, {_WHILE}")
 
 
 def _lowered(step: Step, b: ChainBuilder) -> Ref:
