@@ -46,10 +46,27 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from langchain_core.messages import RemoveMessage, ToolMessage
+from pydantic import BaseModel
 from walk_host import Host, llm
 
 MODULES = (
-    *(ast, base64, bisect, collections, copy, csv, dataclasses, datetime, decimal, enum, fractions, functools, hashlib),
+    *(
+        ast,
+        base64,
+        bisect,
+        collections,
+        contextlib,
+        copy,
+        csv,
+        dataclasses,
+        datetime,
+        decimal,
+        enum,
+        fractions,
+        functools,
+        hashlib,
+    ),
     *(heapq, html, io, itertools, json, logging, math, operator, os, pprint, random, re, statistics, string, struct),
     *(textwrap, threading, time, types, uuid, warnings, weakref),
 )
@@ -175,6 +192,19 @@ class Looked:
         return special("getattr")(self)
 
 
+class Kind(enum.Enum):
+    A = 1
+
+
+@dataclasses.dataclass
+class Record:
+    a: Any
+
+
+class Data(BaseModel):
+    a: Any
+
+
 OPERATIONS = r"""
 e < f; e == 1; 1 == e; e != None; None == e; 1 < e < 3; "a" < e; e is f; not e; e and 1; 1 if e else 2
 [e] == [f]; (e,) == (f,); {"a": e} == {"a": f}; [[e]] == [[f]]; [1, e] == [1, 2]; (e,) < (f,); {e} == {f}; [e] < [f]
@@ -258,6 +288,12 @@ any(w(x) for x in [1]); next(map(w, [1])); dict(map(w, [1])); set(map(w, [1])); 
 frozenset(map(w, [1])); "".join(map(w, [1])); sorted(map(w, [1])); max(map(w, [1])); list(reversed(list(map(w, [1]))))
 [*map(w, [1])]; {**dict(map(w, []))}; print(*map(w, [1])); (lambda *a: a)(*map(w, [1])); a, = map(w, [1])
 a, *b = map(w, [1])
+contextlib.nullcontext(e).__enter__(); base64.b64decode(e); functools.reduce(w, [e], 1); iter([e]); next(iter(e), 1)
+ToolMessage(e, tool_call_id="a"); ToolMessage([e], tool_call_id="a"); ToolMessage("a", tool_call_id=e)
+RemoveMessage(id=e); Record(**e); Record(**{"a": e}); Record(a=e) == Record(a=f); Data(**e); Data(**{"a": e}); Data(a=e)
+Data.model_validate(e); Data.model_validate({"a": e}); Data.model_validate_json(e); Kind(e); Kind[e]; e in Kind
+Kind.A == e; Kind.A < e; Kind.A.value + e; str(datetime.date.today()) + e; datetime.datetime.now().strftime(e)
+datetime.date.today() - e; datetime.datetime.now() == e; f"{datetime.date.today():{e}}"; datetime.datetime.now() < e
 Made(); Looks().a; OfMeta.a; OfMeta()
 """
 
@@ -281,7 +317,8 @@ def test_nothing_behind_it_is_sure(operation: str, where: str) -> None:
     every = class_with_code()
     names: dict[str, Any] = {"Every": every, "looked": Looked(), "llm": llm, "__name__": __name__}
     names |= {each.__name__.partition(".")[0]: each for each in MODULES}
-    names |= {"Made": Made, "Looks": Looks, "OfMeta": OfMeta, "urllib": urllib}
+    names |= {"Made": Made, "Looks": Looks, "OfMeta": OfMeta, "urllib": urllib, "Kind": Kind, "Record": Record}
+    names |= {"Data": Data, "ToolMessage": ToolMessage, "RemoveMessage": RemoveMessage}
     names |= {"e": every(), "f": every(), "w": lambda *args: special("w")(None), "log": logging.getLogger(__name__)}
     made = {"local": "e, f = Every(), Every(); ", "with a result": "r = llm.invoke('first'); "}.get(where, "")
     if where == "with a result":

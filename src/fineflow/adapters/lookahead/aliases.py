@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, SCALARS
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
+_RECORDS = frozenset({"__dataclass_fields__", "__attrs_attrs__", "__pydantic_fields__", "_fields"})
 _Reached = tuple[dict[int, Any] | None, list[type]]
 _NO_PARTS = SCALARS | {Unknown}
 _OF_LISTS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "[]"})
@@ -181,11 +182,22 @@ def runs_code(kind: Any) -> bool:
     return False
 
 
+def compared(obj: Any) -> Iterable[Any]:
+    """Returns what the methods look at that dataclasses, attrs and named tuples write for an object."""
+    if not _is_record(cast(Hashable, type(obj))):
+        return ()
+    return tuple.__iter__(obj) if isinstance(obj, tuple) else attributes_of(obj).values()
+
+
+@functools.lru_cache(2048)
+def _is_record(kind: Any) -> bool:
+    return any(name in vars(base) for base in kind.__mro__ for name in _RECORDS)
+
+
 def _generated(kind: type, method: FunctionType) -> bool:
     """Returns True for methods that dataclasses, attrs and named tuples write."""
     file = method.__code__.co_filename
-    records = any(hasattr(kind, name) for name in ("__dataclass_fields__", "__attrs_attrs__", "_fields"))
-    return records and (file == "<string>" or file.startswith("<attrs generated"))
+    return _is_record(kind) and (file == "<string>" or file.startswith("<attrs generated"))
 
 
 def _may_be_data(obj: Any) -> bool:

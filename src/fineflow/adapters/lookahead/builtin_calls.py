@@ -331,7 +331,7 @@ def _no_context(walk: Walk, args: list[Any], named: Named) -> Any:
 def _iterated(walk: Walk, args: list[Any], named: Named) -> Any:
     if len(args) != 1:
         raise Stop("calls iter with a function")
-    return iterator(walk, args[0])
+    return Mapped(walk, lambda part: part, [iterator(walk, args[0])])
 
 
 def _reduced(walk: Walk, args: list[Any], named: Named) -> Any:

@@ -231,6 +231,7 @@ def of_class(walk: Walk, kind: Any, name: str, args: list[Any], named: dict[str,
     if (id(kind), name) in tables.CLASS_METHODS:
         return builtin(walk, getattr(kind, name), args, named)
     if harmless.of_class(kind, name):
+        walk.touch(*args, *named.values())
         walk.tries.raises(*harmless.ERRORS.get(name, ()))
         return moment(kind, name, [*args, *named])
     found = inspect.getattr_static(kind, name, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import inspect
 from contextvars import ContextVar
 from enum import EnumMeta
@@ -132,7 +133,8 @@ def _of_class(kind: Any, name: str) -> Any:
     found = inspect.getattr_static(kind, name, None)
     if hasattr(type(found), "__get__") and not of_package(type(found).__module__) and not _is_builtin(type(found)):
         raise Stop(f"reads {name} of {kind.__name__}, which may run code")
-    return found if type(found) in _DATA and found is not None else Method(kind, name)
+    plain = type(found) in _DATA or type(found) is datetime.timezone
+    return found if plain and found is not None else Method(kind, name)
 
 
 def _is_builtin(kind: type) -> bool:

@@ -13,7 +13,7 @@ import wrapt
 
 from fineflow.adapters.analysis.tables import is_plain
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.lookahead.aliases import Aliases, has_code
+from fineflow.adapters.lookahead.aliases import Aliases, compared, has_code
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.frame import Frame, arguments
 from fineflow.adapters.lookahead.iteration import Generator
@@ -327,7 +327,9 @@ class Walk:
             return all(map(self._inert, (*value, *value.values()) if kind is dict else value))
         if issubclass(kind, type):
             return bool(value.__module__ == "builtins")
-        return not issubclass(kind, _FUNCTIONS) and not has_code(value)
+        if issubclass(kind, _FUNCTIONS) or has_code(value):
+            return False
+        return all(map(self._inert, compared(value)))
 
     def copied(self, value: Any) -> Any:
         """Returns a value with the walk's own containers copied: the walk may change them later."""
