@@ -123,6 +123,49 @@ def test_the_second_call_is_sure(idiom: str) -> None:
     assert (found.calls, found.unsure) == (["first", "second"], []), found.walk.reason
 
 
+def chunked(items: Any, size: int) -> Any:
+    for at in range(0, len(items), size):
+        yield items[at : at + size]
+
+
+def graded(items: Any) -> Any:
+    for each in items:
+        yield each, llm.invoke(f"grade {each}")  # type: ignore[attr-defined]
+
+
+def closing(items: Any) -> Any:
+    try:
+        yield from items
+    finally:
+        items.clear()
+
+
+@pytest.mark.parametrize(
+    ("body", "calls"),
+    [
+        ("for x in chunked(['x', 'y', 'z'], 2): llm.invoke(x[0])", ["x", "z"]),
+        ("x = [g for d, g in graded(['x', 'y'])]", ["grade x", "grade y"]),
+        ("x = next(graded(['x', 'y']))", ["grade x"]),
+        ("x = graded(['x'])", []),
+        ("for d, g in graded(['x', 'y']):\n        if g: break", ["grade x"]),
+        ("x = any(g for d, g in graded(['x', 'y']))", ["grade x"]),
+        ("for x in graded(a): pass", []),
+    ],
+)
+def test_generator_functions_do_what_is_asked_for(body: str, calls: list[str]) -> None:
+    names = {"chunked": chunked, "graded": graded}
+    function = made(body)
+    function.__globals__.update(names)
+    found = Host().through(function, [])
+    assert found.calls == ["first", *calls, "second"], found.walk.reason
+
+
+def test_what_a_generator_does_at_its_end_is_open() -> None:
+    function = made("for x in closing(['x']): pass")
+    function.__globals__["closing"] = closing
+    assert Host().through(function, []).calls == ["first"]
+
+
 def test_a_retry_of_the_users_own() -> None:
     found = Host().through(made("retried(asked, 'again')"), [])
     assert found.calls == ["first", "again", "second"], found.walk.reason

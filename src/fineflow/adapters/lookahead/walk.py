@@ -42,6 +42,7 @@ from fineflow.adapters.lookahead.values import (
     Unknown,
     unknown,
 )
+from fineflow.adapters.python.graph import guards
 
 _STEPS = 20_000  # instructions of one walk
 _SECONDS = 0.05  # of processor time of one walk
@@ -129,7 +130,9 @@ class Walk:
         flags = func.code.co_flags
         streams = flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>")
         if streams and (self.depth or self.asked < 0):
-            raise Stop("calls a generator function")
+            if flags & _ASYNC_GENERATOR or guards(func.code) is not None:  # what these do when nobody reads on is open
+                raise Stop("calls a generator function")
+            streams = False
         names = arguments(self, func, args, named)
         if flags & _COROUTINE:  # which may be walked through more than once
             return Coroutine(lambda: self._frame(func).run(dict(names)), self.unsure)
