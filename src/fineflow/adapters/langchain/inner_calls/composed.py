@@ -53,7 +53,10 @@ class MadeFunction(NamedTuple):
 
 
 MADE = (MadeSequence, MadeParallel, MadeFunction)
-COMPOSES = frozenset({"assign", "pipe"})
+_RECOVERS = frozenset({"with_retry", "with_fallbacks"})
+"""Methods whose result is the same as long as nothing fails: what is called after a failure is stock's own."""
+
+COMPOSES = frozenset({"assign", "pipe", *_RECOVERS})
 """Methods that make another sequence."""
 
 _FUNCTIONS = (Local, FunctionType, MethodType, operator.itemgetter)
@@ -78,6 +81,8 @@ def composed(kind: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]
     """Returns what ``kind(...)`` or ``kind.name(...)`` composes; None for anything else. Raises Stop."""
     if kind is operator.itemgetter and not name and args and not named:
         return operator.itemgetter(*args) if all(type(each) in (str, int) for each in args) else None
+    if name in _RECOVERS:
+        return kind if type(kind) is MadeSequence else None
     if name in COMPOSES and (type(kind) in MADE or isinstance(kind, RunnableSequence)):
         added = [coerced(each) for each in args] if name == "pipe" else [_assigned(named)]
         return None if (named if name == "pipe" else args) else MadeSequence((*steps_of(kind), *added))

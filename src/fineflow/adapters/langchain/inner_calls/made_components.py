@@ -47,9 +47,12 @@ _MAKES: tuple[tuple[type, frozenset[str]], ...] = (
     (BaseOutputParser, _PARSES),
     (BaseLanguageModel, frozenset({"bind", "with_structured_output", "bind_tools", "with_config"})),
     (VectorStore, frozenset({"as_retriever"})),
-    (Runnable, frozenset({"bind", "with_config"})),
+    (Runnable, frozenset({"bind", "with_config", "with_retry", "with_fallbacks"})),
 )
-_REBUILT = (RunnableSequence, RunnableBindingBase, VectorStoreRetriever, BasePromptTemplate, BaseOutputParser)
+_REBUILT = (
+    *(RunnableSequence, RunnableBindingBase, RunnableWithFallbacks, VectorStoreRetriever),
+    *(BasePromptTemplate, BaseOutputParser),
+)
 _DEPTH = 8  # of components inside components
 
 
