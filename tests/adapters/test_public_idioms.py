@@ -172,7 +172,12 @@ def test_a_retry_of_the_users_own() -> None:
 
 
 def test_a_raise_that_nobody_takes_ends_the_walk() -> None:
-    for body in ("if not a: raise ValueError", "try:\n        raise ValueError\n    except KeyError: pass"):
+    taken = "try:\n        if a: raise {}\n    except {}: pass"
+    for body in (
+        "if not a: raise ValueError",
+        taken.format("ValueError", "KeyError"),
+        taken.format("SystemExit", "Exception"),
+    ):
         assert Host().through(made(body), []).calls == ["first"]
 
 

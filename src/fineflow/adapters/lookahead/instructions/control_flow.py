@@ -83,7 +83,9 @@ def _return(f: Frame, ins: Instruction) -> None:
 def _raise(f: Frame, ins: Instruction) -> None:
     tries = f.walk.tries
     if not (tries.aside or any(each is HANDLED for each in f.stack)):  # those go on as if nothing fails
-        if not any(each.catches(Exception)[1] for each in tries.open):
+        error = f.stack[-ins.arg] if ins.name == "RAISE_VARARGS" and ins.arg else UNKNOWN
+        ends = isinstance(error, type) and not issubclass(error, Exception)  # SystemExit, say
+        if ends or not any(each.catches(Exception)[1] for each in tries.open):
             raise Stop("may raise an exception")
         tries.raises(Exception)
     f.fail()
