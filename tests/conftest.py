@@ -55,8 +55,10 @@ def _as_text(record: logging.LogRecord) -> bool:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # LangGraph's tasks that outlive a failed run: "cannot schedule new futures after shutdown".
-    logging.getLogger("concurrent.futures").addFilter(_as_text)
+    # LangGraph's tasks that outlive a failed run: "cannot schedule new futures after shutdown"; and what tasks of
+    # langchain-core raise when they are cancelled: "'CancelledError' object has no attribute 'generations'".
+    for name in ("concurrent.futures", "asyncio"):
+        logging.getLogger(name).addFilter(_as_text)
     fuzzing.all_of_them = config.option.sweep
     if config.option.record_seconds and not hasattr(config, "workerinput"):  # a worker reports to the main process
         config.pluginmanager.register(Seconds())
