@@ -82,8 +82,8 @@ def first_lines(obj: Any) -> list[str]:
     return [*found.summary, *(row[0] for heading, _, rows in found.overview if heading == "In the way" for row in rows)]
 
 
-def where(kind: Any) -> str:
-    return f"test_obstacles.py:{inspect.getsourcelines(kind)[1]}"
+def where(kind: Any, below: int = 0) -> str:
+    return f"test_obstacles.py:{inspect.getsourcelines(kind)[1] + below}"
 
 
 def test_the_first_lines_name_the_class_its_place_and_the_line_that_declares_it() -> None:
@@ -131,6 +131,24 @@ def test_calls_of_an_undeclared_model_inside_a_function_do_not_count_as_a_gain()
     assert "fineflow.external(OurModel) gains: " in lines[1] and "start together" in lines[1]
     believed = fineflow.explain(RunnableLambda(each), trust="interfaces")
     assert "calls of `model` in it that need nothing from each other start together" in str(believed)
+
+
+@pytest.mark.parametrize("last_run", [False, True])
+@pytest.mark.parametrize("chained", [False, True])
+def test_a_place_in_a_function_of_a_chain_behind_which_calls_start_later(chained: bool, last_run: bool) -> None:
+    fake = FakeChat()
+
+    def twice(question: str) -> Any:
+        open(os.devnull, "w").close()
+        return fake.invoke(question), fake.invoke(f"{question}!")
+
+    fast = fineflow.optimize(RunnableLambda(twice) | repr if chained else RunnableLambda(twice), strict=True)
+    assert "In the way" not in str(fineflow.explain(fast))
+    fast.invoke("?")
+    text = " ".join(str(fineflow.explain(fast, last_run=last_run)).split())
+    said = "opens a file for more than reading it, so component calls behind it start later."
+    assert f"In the way twice: {where(twice, 1)} {said}" in text
+    assert "not measured" not in str(fineflow.explain(fast, graphs=True))
 
 
 def test_what_is_needed_anyway_is_not_in_the_way() -> None:

@@ -21,7 +21,8 @@ _LITTLE = 0.0005  # seconds that two calls may overlap though one has waited for
 def forecasts(visits: Mapping[str, Visit]) -> Iterator[Section]:
     """Yields the tables of a graph's steps: what a run takes, and what is in the way of more. visits: by step."""
     columns = ("step", "stock", "side by side", "gain", "calls")
-    rows = [(name, *_row(visit)) for name, visit in visits.items()]
+    # Of steps of chains, only what is in the way is kept.
+    rows = [(name, *_row(visit)) for name, visit in visits.items() if visit.seconds is not None or not visit.held]
     if rows:
         yield "What a run of each step takes, predicted from its runs in this process", columns, rows
 

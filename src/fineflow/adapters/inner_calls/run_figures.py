@@ -15,16 +15,19 @@ _PATIENCE = 3  # quiet runs
 
 
 class RunFigures:
-    """Notes where walks of a run ended, and at the run's end its component calls. visits: gets the figures."""
+    """Notes where walks of a run ended, and at the run's end its component calls.
 
-    def __init__(self, visits: Visits) -> None:
-        self._visits, self._began = visits, now()
+    visits: gets the figures. patient: in a run that is likely to make no call, the first walk may wait for one.
+    """
+
+    def __init__(self, visits: Visits, *, patient: bool = True) -> None:
+        self._visits, self._patient, self._began = visits, patient, now()
         self._ends: list[tuple[InTheWay, frozenset[int]]] = []  # with the calls that were known then, by id
 
     @property
     def quiet(self) -> bool:
         """True if this run is likely to make no component call, as the last ones have made none."""
-        return self._visits.quiet >= _PATIENCE
+        return self._patient and self._visits.quiet >= _PATIENCE
 
     def undisturbed(self) -> None:
         """Records the run, which has made no component call, as was likely: no walk has looked at it."""

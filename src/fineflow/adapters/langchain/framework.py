@@ -25,7 +25,7 @@ from fineflow.adapters.langchain.builder import ChainBuilder
 from fineflow.adapters.langchain.calls import is_constant
 from fineflow.adapters.langchain.chain_proxy import OptimizedChain
 from fineflow.adapters.langchain.inner_calls.classic_chains import is_chain
-from fineflow.adapters.langchain.inner_calls.inner_calls import looking_through
+from fineflow.adapters.langchain.inner_calls.inner_calls import held_in, looking_through
 from fineflow.adapters.langchain.kernels.operations import KERNELS
 from fineflow.adapters.langchain.lanes import lane_of
 from fineflow.adapters.langchain.models.usage import beginning, tokens
@@ -116,7 +116,10 @@ class LangChain(Framework):
         return super().shadows(plan, planned, sync=sync, ahead=ahead, made=made)
 
     def visits(self, plan: Plan) -> Mapping[str, Visit]:
-        return own_functions.visits(plan) if is_function(plan.objects.get("")) else {}
+        if is_function(plan.objects.get("")):
+            return own_functions.visits(plan)
+        held = {p.name: held_in(p.component) for p in plan.p_graph if p.meta.get("inside")}
+        return {name: Visit(held=each) for name, each in held.items() if each}
 
     def arguments(self, key: Any) -> Arguments:
         return Arguments(key)

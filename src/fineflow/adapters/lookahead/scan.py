@@ -6,19 +6,25 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import CodeType, FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any
 
 from fineflow.adapters.core.installers import of_application, of_package
 from fineflow.adapters.lookahead.kept_results import KEEPS
+from fineflow.adapters.lookahead.objects import first_value
+from fineflow.adapters.lookahead.reachable import attributes_of
+from fineflow.adapters.lookahead.values import NULL
 from fineflow.adapters.python.bytecode import Instruction
 from fineflow.adapters.python.graph import graph
-from fineflow.adapters.python.parts import closure, codes, inherited
+from fineflow.adapters.python.parts import class_of, closure, codes, inherited
 from fineflow.declare import undeclared
 
 _GENERATORS = 0x20 | 0x200  # flags of code objects
 _DEPTH = 6  # functions that call functions
+_FUNCTIONS = 300  # a method counts once for each object
 _MOST = 20  # elements of a container
+_OBJECTS = 100  # of the user's classes, those classes, and containers
+_MAKING = ("__new__", "__init__", "__post_init__")  # what runs where an object of a class is made
 _REPEAT = frozenset({"map", "starmap", "filter", "sorted", "min", "max", "partial"})  # may call several times
 
 
@@ -67,7 +73,9 @@ class _Scan:
         self.found = Found()
         self._is_component, self._methods, self._many = is_component, methods, many
         self._seen: set[tuple[int, int, bool]] = set()  # a code object, what it is a method of, and if it is repeated
-        self._objects: dict[int, Any] = {}  # of the user's classes, which may be handed to other functions
+        # Of the user's classes, which may be handed to other functions; and those classes, for objects that are made.
+        self._objects: dict[int, Any] = {}
+        self._containers: dict[tuple[int, bool], Any] = {}  # by id, and if they are read repeatedly
         self._read_of_others: dict[str, bool] = {}  # attributes of what is not known, and if they are read repeatedly
 
     def visit(self, func: Any, depth: int, *, repeated: bool) -> None:
@@ -91,7 +99,7 @@ class _Scan:
         key = (id(func.__code__), id(owner), repeated)
         if key in self._seen and not repeated:  # it is called from two places, which is as good as a loop
             key, repeated = (*key[:2], True), True
-        if key in self._seen:
+        if key in self._seen or len(self._seen) >= _FUNCTIONS:
             return
         self._seen.add(key)
         for value in (*(func.__defaults__ or ()), *(func.__kwdefaults__ or {}).values()):
@@ -104,12 +112,15 @@ class _Scan:
             self._read(code, func.__globals__, held, own, depth, again)
 
     def visit_handed(self) -> None:
-        """Reads what functions may call of objects that they are given: ``def ask(app): app.chain.invoke(...)``."""
-        done = set[tuple[int, str]]()
-        while new := [(k, n) for k in self._objects for n in self._read_of_others if (k, n) not in done]:
+        """Reads what functions may call of objects that they are given, make, or take out of containers.
+
+        ``def ask(app): app.chain.invoke(...)``, ``Agent().run(query)``, ``[each.run(query) for each in self.agents]``.
+        """
+        done = set[tuple[int, str, bool]]()
+        while new := [(k, *r) for k in self._objects for r in self._read_of_others.items() if (k, *r) not in done]:
             done.update(new)
-            for key, name in new:
-                self._refer(name, _attribute(self._objects[key], name), 1, self._read_of_others[name])
+            for key, name, repeated in new:
+                self._refer(name, _attribute(self._objects[key], name), 1, repeated)
 
     def _read(
         self, code: CodeType, names: Any, held: Mapping[str, Any], own: Mapping[str, Any], depth: int, repeated: bool
@@ -141,17 +152,31 @@ class _Scan:
                     called = "__call__" in self._methods and self._is_component(value) and callable(value)
                     self.found.calls += (1 + again) * (called or self._declared(value) is not None)
                 self._refer(name, value, depth, again)
-                self._choose(value, code, depth, again)
 
     def _refer(self, name: str, value: Any, depth: int, repeated: bool) -> None:
+        if value is None:
+            return
         if self._is_component(value):
             self.found.components[name] = value
         elif (declared := self._declared(value)) is not None:
             self.found.components[name] = declared
-        elif _followed(value):
-            self.visit(value, depth + 1, repeated=repeated)
-        elif not isinstance(value, type | ModuleType) and of_application(type(value).__module__ or ""):
+        elif type(value) in (dict, list, tuple, functools.partial):
+            self._choose(value, depth, repeated)
+        elif isinstance(value, FunctionType | MethodType) or type(value) is KEEPS:
+            if _of_application(value):
+                self.visit(value, depth + 1, repeated=repeated)
+        elif not isinstance(value, ModuleType) and _of_application(value if isinstance(value, type) else type(value)):
+            self._meet(value, depth, repeated)
+
+    def _meet(self, value: Any, depth: int, repeated: bool) -> None:
+        """Reads an object of the user's class as it is called, or a class of the user's as objects of it are made."""
+        if id(value) not in self._objects and len(self._objects) < _OBJECTS:
             self._objects[id(value)] = value
+        made = isinstance(value, type)  # any number of times, and each may be called
+        for name in ("__call__", *(_MAKING if made else ())):
+            func = _attribute(value, name)
+            if isinstance(func, FunctionType | MethodType):
+                self._refer(name, func, depth, repeated or (made and name == "__call__"))
 
     def _declared(self, value: Any) -> FunctionType | None:
         """Returns the function in a wrapper of ``fineflow.effects``, whose calls may begin early; None for others."""
@@ -161,19 +186,16 @@ class _Scan:
         own = undeclared(func)
         return None if own is func or not self._methods else own
 
-    def _choose(self, value: Any, code: CodeType, depth: int, repeated: bool) -> None:
-        """Reads what the function may call of the objects in a container: ``self.strategies[kind].retrieve(query)``."""
-        if type(value) not in (dict, list, tuple):
-            return
-        parts = list(value.values() if type(value) is dict else value)[:_MOST]
-        for part in parts:
-            if self._is_component(part):
-                self.found.components[type(part).__name__] = part
-            elif isinstance(part, FunctionType | MethodType):
-                self._refer("", part, depth, repeated)
-            elif of_application(type(part).__module__ or ""):
-                for name in code.co_names:
-                    self._refer(name, _attribute(part, name), depth, repeated)
+    def _choose(self, value: Any, depth: int, repeated: bool) -> None:
+        """Reads what the function may call of what is in a container: ``self.strategies[kind].retrieve(query)``."""
+        if (id(value), repeated) not in self._containers and len(self._containers) < _OBJECTS:
+            self._containers[id(value), repeated] = value
+            if type(value) is functools.partial:
+                parts = [value.func, *value.args, *value.keywords.values()]
+            else:
+                parts = list(value.values() if type(value) is dict else value)
+            for part in parts[:_MOST]:
+                self._refer(type(part).__name__, part, depth, repeated)
 
 
 def _loaded(ins: Instruction, names: Any, held: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
@@ -186,11 +208,10 @@ def _loaded(ins: Instruction, names: Any, held: Mapping[str, Any], own: Mapping[
     return own[name] if name in own else held.get(name)
 
 
-def _followed(value: Any) -> bool:
-    """Returns True for functions of the application, and for its objects that are called like one."""
-    if isinstance(value, FunctionType | MethodType) or type(value) is KEEPS:
-        return of_application(getattr(value, "__module__", None) or "")
-    return not isinstance(value, type) and callable(value) and of_application(type(value).__module__ or "")
+def _of_application(obj: Any) -> bool:
+    """Returns True for a function or class of the application."""
+    module = getattr(obj, "__module__", None)
+    return module is None or (isinstance(module, str) and of_application(module))
 
 
 def _computing(func: Any) -> Any:
@@ -208,16 +229,23 @@ def _loops(code: CodeType) -> list[range]:
 def _attribute(obj: Any, name: str) -> Any:
     """Returns an attribute of a module or of the user's object, without running code; None if there is none.
 
-    A function of the class is bound to the object, and so is the one that computes a property.
+    A function of the class is bound to the object, and so is the one that computes a property. A class stands for the
+    objects that are made of it.
     """
     if not isinstance(obj, ModuleType) and of_package(type(obj).__module__ or ""):
         return None
-    own = getattr(obj, "__dict__", {})
+    own = attributes_of(obj)  # none of a class
     if name in own:
         return own[name]
-    value: Any = next((vars(kind)[name] for kind in type(obj).__mro__ if name in vars(kind)), None)
-    if isinstance(value, staticmethod | classmethod):
-        return MethodType(value.__func__, type(obj)) if isinstance(value, classmethod) else value.__func__
+    value: Any = next((vars(kind)[name] for kind in class_of(obj).__mro__ if name in vars(kind)), None)
+    if isinstance(value, staticmethod):
+        return value.__func__
+    if isinstance(value, classmethod):
+        return MethodType(value.__func__, class_of(obj))
     value = value.fget if type(value) is property else value
     value = value.func if type(value) is functools.cached_property else value
-    return MethodType(value, obj) if isinstance(value, FunctionType) or type(value) is KEEPS else None
+    if isinstance(value, FunctionType) or type(value) is KEEPS:
+        return MethodType(value, obj)
+    if isinstance(value, MemberDescriptorType):
+        value = first_value(obj, name)
+    return None if value is NULL or hasattr(type(value), "__get__") else value

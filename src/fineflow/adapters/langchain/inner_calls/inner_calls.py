@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 from itertools import product
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, TypeVar
 
 from langchain_core.runnables import Runnable, RunnableLambda
@@ -16,6 +16,7 @@ from langchain_core.tools import StructuredTool, Tool
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.shadows import Site
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of, looked_through, looks_through
+from fineflow.adapters.inner_calls.functions import visits_of
 from fineflow.adapters.inner_calls.inner_calls import InnerCalls
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
@@ -32,6 +33,7 @@ from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.scan import Found
 from fineflow.adapters.lookahead.surroundings import Injected, config_as_data
 from fineflow.declare import active
+from fineflow.runtime.call.visits import InTheWay, Visits
 
 Calls = TypeVar("Calls", bound=InnerCalls)
 
@@ -80,7 +82,22 @@ def _begin(site: Site, func: Any, args: Any, named: Any) -> InnerCalls | None:
         return None
     if active.get() is not None and is_chain(type(getattr(func, "__self__", None))):
         return None  # walks of the function around it go through chains
-    return inner_calls_of(here, func, args, named, streams_models=here.call.facts.streams_models)
+    visits = _visits_of(func)
+    figures = None if visits is None else RunFigures(visits, patient=False)
+    return inner_calls_of(here, func, args, named, streams_models=here.call.facts.streams_models, figures=figures)
+
+
+def held_in(step: Any) -> tuple[InTheWay, ...]:
+    """Returns where the search for component calls in an opaque step has ended before the last one."""
+    functions = (func for obj, _ in looked_through_in(step).values() for func in functions_of(obj).values())
+    kept = filter(None, map(_visits_of, functions))
+    return tuple(dict.fromkeys(each for visits in kept for each in visits.forecast.held))
+
+
+def _visits_of(func: Any) -> Visits | None:
+    """Returns the figures of the runs of a function; None for other callables, whose hash may be the user's code."""
+    own = func.__func__ if type(func) is MethodType else func
+    return visits_of(own) if type(own) is FunctionType else None
 
 
 def _hidden(instead: Any, value: Any) -> Any:
