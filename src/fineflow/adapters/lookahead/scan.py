@@ -15,7 +15,7 @@ from fineflow.adapters.lookahead.objects import first_value
 from fineflow.adapters.lookahead.reachable import attributes_of
 from fineflow.adapters.lookahead.values import NULL
 from fineflow.adapters.python.bytecode import Instruction
-from fineflow.adapters.python.graph import graph
+from fineflow.adapters.python.graph import graph, only_yields
 from fineflow.adapters.python.parts import class_of, closure, codes, inherited
 from fineflow.declare import undeclared
 
@@ -94,7 +94,8 @@ class _Scan:
         func = undeclared(_computing(func))
         if not isinstance(func, FunctionType) or depth > _DEPTH:
             return
-        if func.__code__.co_flags & _GENERATORS and (depth or not self.streams):
+        streams = self.streams if depth == 0 else only_yields(func.__code__)
+        if func.__code__.co_flags & _GENERATORS and not streams:
             return
         key = (id(func.__code__), id(owner), repeated)
         if key in self._seen and not repeated:  # it is called from two places, which is as good as a loop

@@ -42,7 +42,7 @@ from fineflow.adapters.lookahead.values import (
     Unknown,
     unknown,
 )
-from fineflow.adapters.python.graph import guards
+from fineflow.adapters.python.graph import only_yields
 
 _STEPS = 20_000  # instructions of one walk
 _SECONDS = 0.05  # of processor time of one walk
@@ -130,7 +130,7 @@ class Walk:
         flags = func.code.co_flags
         streams = flags & _ASYNC_GENERATOR or (flags & _GENERATOR and func.code.co_name != "<genexpr>")
         if streams and (self.depth or self.asked < 0):
-            if flags & _ASYNC_GENERATOR or guards(func.code) is not None:  # what these do when nobody reads on is open
+            if not only_yields(func.code):
                 raise Stop("calls a generator function")
             streams = False
         names = arguments(self, func, args, named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Iterator
 from types import CodeType
 from typing import Any, NamedTuple
@@ -194,3 +195,12 @@ def _expected(made: ControlFlow, at: int) -> Iterator[tuple[str, ...]]:
             return
         yield from paths
         at = made.targets[at + 1]  # where it goes on for another error
+
+
+def only_yields(code: CodeType) -> bool:
+    """Returns True for a generator function that does nothing when its reader stops before the end."""
+    if not code.co_flags & inspect.CO_GENERATOR:
+        return False
+    made = graph(code)  # from Python 3.12 on with a handler that makes RuntimeError of StopIteration
+    targets = {each.target for handlers in made.handlers for each in handlers}
+    return all(made.instructions[target].name == "RERAISE" for target in targets)
