@@ -355,7 +355,8 @@ def differences(stock: list[Seen], mine: list[Seen]) -> list[Difference]:
         if one.raced and one.error == other.error:
             return found
         failed = bool(one.error) and one.error == other.error  # the rest of the run tree is a matter of time
-        cut = "CancelledError" in repr(one.tree)  # a tool failed beside others, in an agent of a tool that took it
+        # A tool failed beside others, in an agent of a tool that took it.
+        cut = "CancelledError" in repr((one.tree, one.chunks))
         for kind in ("error", "effects") if failed else COMPARED:
             first, second = getattr(one, kind), getattr(other, kind)
             if cut and kind in ("tree", "chunks"):
