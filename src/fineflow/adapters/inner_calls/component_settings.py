@@ -51,9 +51,9 @@ _DEPTH = 4  # of containers in containers
 def settings(component: Any) -> Mapping[str, Any]:
     """Returns the settings of a component: what its attributes hold, and those of components in these.
 
-    Containers count with their parts where they are fields of a pydantic model or hold components, other objects as
-    what they are. What a call of these components may assign to, or change in place, is state of its own, such as the
-    number of its calls. Runs no code of the component's.
+    Plain data counts, and which components there are; containers with their parts, where they are fields of a pydantic
+    model, or hold components or such data. What a call of these components may assign to, or change in place, is state
+    of its own, such as the number of its calls. Runs no code of the component's.
     """
     if type(component) is FunctionType:
         return {}
@@ -67,7 +67,7 @@ def settings(component: Any) -> Mapping[str, Any]:
         for name, value in attributes(part).items():
             if name not in own:
                 depth = _DEPTH if name in fields else 0
-                found.append((number, name, _Same(value) if name in changed else _value(value, parts, depth)))
+                found.append((number, name, None if name in changed else _value(value, parts, depth)))
     return {f"{number} {name}": value for number, name, value in found if name not in states}
 
 
@@ -92,9 +92,12 @@ def _value(value: Any, parts: list[Any], depth: int) -> Any:
         return value
     if kind in _CONTAINERS and len(value) <= _MOST:
         inside = [*value, *value.values()] if kind is dict else value
-        if depth or any(map(_is_component, map(type, inside))):
+        kinds = set(map(type, inside))
+        if depth or kinds <= SCALARS or any(map(_is_component, kinds)):
             return tuple(_value(each, parts, max(depth - 1, 0)) for each in inside)
-    if _is_component(kind) and len(parts) < _COMPONENTS and not any(value is each for each in parts):
+    if not _is_component(kind):
+        return None  # handlers, clients, parsers: the frameworks' own code gives a component others during calls
+    if len(parts) < _COMPONENTS and not any(value is each for each in parts):
         parts.append(value)
     return _Same(value)
 
@@ -102,7 +105,7 @@ def _value(value: Any, parts: list[Any], depth: int) -> Any:
 @functools.lru_cache(maxsize=1024)
 def _is_component(kind: Any) -> bool:
     of_framework = any(_FRAMEWORKS.match(str(base.__module__)) for base in kind.__mro__)
-    return of_framework and any(hasattr(kind, name) for name in _ASKED)
+    return of_framework and any(hasattr(kind, name) for name in _ASKED) and not hasattr(kind, "parse")
 
 
 @functools.lru_cache(maxsize=1024)
