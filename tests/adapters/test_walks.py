@@ -501,10 +501,10 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     "changes its argument": (changes_argument, ["first", "second"], ""),
     "changes documents": (changes_documents, ITEMS, ""),
     "changes its argument by item": (changes_state, ITEMS, ""),
-    "empties": (empties, ["a"], ""),
+    "empties": (empties, ["a", "cc"], ""),
     "empties a copy": (empties_a_copy, ["a", "cc", 1], ""),
     "drops some": (drops_some, ["a"], ""),
-    "deletes": (deletes, ["a"], ""),
+    "deletes": (deletes, ["a", "cc"], ""),
     "grows what it iterates": (grows_what_it_iterates, [*ITEMS, "aa", "bbbb"], ""),
     "opens a file": (opens, ["a"], "opens a file for more than reading it"),
     "counts": (counts, [1, 2, 3], ""),
@@ -626,7 +626,34 @@ def test_a_later_walk_reads_the_state_before_the_function() -> None:
         host.walk.run(grows, [items], {})
         found.append(list(host.calls))
         items.append("z")
-    assert found == [[3], [3, 4]]
+    assert found == [[3, 4], [3, 4]]
+
+
+def test_what_a_container_of_the_walk_stands_for_counts_as_changed() -> None:
+    """In each walk: components that hold it are left to stock."""
+    held: dict[str, Any] = {"log": ["a"], "name": "n"}
+
+    def stores(items):
+        held["log"].append("b")
+        held["log"] += ["c"]
+        held["count"] = len(held["log"])
+        llm.invoke(f"{held['name']} {held['count']} {held['log']}")
+
+    log, host = held["log"], Host()
+    for _ in range(2):
+        host.calls.clear()
+        host.changed.clear()
+        host.walk = Walk(host, host.past)
+        host.walk.run(stores, [ITEMS], {})
+        assert host.calls == ["n 3 ['a', 'b', 'c']"]
+        assert {id(each) for each in host.changed} == {id(log), id(held)}
+        assert host.walk.changes.of_others
+        stores_in_stock(held)
+
+
+def stores_in_stock(held: dict[str, Any]) -> None:
+    held["log"] += ["b", "c"]
+    held["count"] = 3
 
 
 def test_a_later_walk_that_meets_another_change_is_stale() -> None:

@@ -410,6 +410,85 @@ def again(g: Writer) -> None:
     g.write(f"out.append({g.asked('str(tried)')})")
 
 
+_BOX = "{{'k': 'one', 'n': 1, 'log': ['a', 'b']}}"
+_BOXES = {
+    "state": "",
+    "{h}": "{h} = " + _BOX,
+    "{h}['in']": "{h} = {{'in': " + _BOX + "}}",
+    "{h}.box": "class K{h}:\n    def __init__(self):\n        self.box = "
+    + _BOX
+    + "\n        self.also = [self.box]\n{h} = K{h}()",
+    "{h}()": "def {h}(box=" + _BOX + "):\n    return box",
+    "{h}b()": "def {h}():\n    box = " + _BOX + "\n    return lambda: box\n{h}b = {h}()",
+}
+_STORES = [
+    "{a}['n'] += 1",
+    "{a}['new'] = {x}",
+    "{a}.update(m={x})",
+    "{a}.update({{'k': {x}}})",
+    "{a}['log'].append({x})",
+    "{a}['log'] += [{x}, 'c']",
+    "{a}['log'].pop(0) if {a}['log'] else None",
+    "{a}['log'][-1:] = [{x}]",
+    "{a}['log'] = [*{a}['log'], {x}]",
+    "{a}.pop('m', None)",
+    "{a}.setdefault('m', {x})",
+    "{a}.setdefault('list', []).append({x})",
+    "{a}['d'] = 5\ndel {a}['d']",
+    "for k in list({a}):\n    {a}[k] = {a}[k] * 2 if len(str({a}[k])) < 9 else {a}[k]",
+    "for k, v in {a}.items():\n    {a}[k] = v\n    out.append(k)",
+    "for each in {a}['log']:\n    if len({a}['log']) < 5:\n        {a}['log'].append(each + '+')\n    out.append({each})",
+    "for each in {a}['log']:\n    out.append({each})\n    {a}['log'].remove(each)",
+    "shown = {a}.items(); {a}['i'] = {x}; out.append([k for k, _ in shown])",
+    "back = reversed({a}['log']); {a}['log'].append({x}); out.append(list(back))",
+    "add = {a}['log'].append; add({x}); add('z')",
+    "other = {a}; other['o'] = {x}; out.append(other is {a})",
+    "boxes = [{a}, {{'k': 'mine', 'n': 0, 'log': []}}]; boxes[0]['n'] += 1; boxes[{grade} == 'yes']['n'] += 1",
+    "if {grade} == 'yes':\n    {a}['m'] = 1\nelse:\n    {a}['log'].append('no')",
+    "try:\n    {a}['t'] = int({number})\nexcept ValueError:\n    {a}['t'] = {x}",
+    "try:\n    {a}['log'].remove('none')\nexcept ValueError:\n    {a}['log'].insert(0, {x})",
+    "try:\n    {a}['e'] = {ask}\nexcept Exception as error:\n    {a}['e'] = str(error)",
+    "(lambda box, k='by': box.__setitem__(k, 1) if False else box.update({{k: 1}}))({a})",
+    "{a}['self'] = len({a}); {a}['copy'] = dict({a})['k']",
+    "{a}['log'].sort(); {a}['log'].reverse()",
+    "{a}['log'].extend({a}['log'][:1])",
+]
+_LOOKS = [
+    *("{a}['k']", "{a}['n']", "len({a})", "sorted(map(str, {a}))", "'m' in {a}", "{a}.get('m', 'none')"),
+    *("{a}['log']", "[str(v) for v in {a}.values()]", "{{k: v for k, v in {a}.items() if k != 'items'}}", "{a}"),
+    *(
+        "len({a}['log'])",
+        "{a}['log'][-1:]",
+        "'a' in {a}['log']",
+        "not {a}['log']",
+        "{a}.get('e')",
+        "[*{a}['log'], 'z']",
+    ),
+]
+
+
+def stored(g: Writer) -> None:
+    """Items of a dict that the program got, or that somebody else has, are changed; it and its other keys are read."""
+    box, name = g.pick(list(_BOXES)), g.name("held")
+    a = box.format(h=name)
+    if a == "state":
+        g.write("state['k'], state['n'], state['log'] = 'one', 1, ['a', 'b']")
+    else:
+        g.define(_BOXES[box].format(h=name))
+    for _ in range(g.random.randint(1, 3)):
+        if g.chance(0.4):
+            calls(g)
+        store = g.pick(_STORES)
+        forms = {
+            "x": g.pick(["'x'", "str(len(out))", g.result("ask")]) if "{x}" in store else "",
+            "grade": g.asked(g.text(), "grade"), "number": g.asked(g.text(), "number"),
+            "ask": g.asked(g.text()), "each": g.asked("str(each)"),
+        }  # fmt: skip
+        g.write(store.format(a=a, **forms))
+        for _ in range(g.random.randint(1, 3)):
+            g.write(f"out.append({g.asked(f'str({g.pick(_LOOKS).format(a=a)})')})")
+
+
 KINDS: tuple[tuple[Callable[[Writer], object], int], ...] = (
     (changed, 10), (lazy, 4), (tasks, 4), (task_and_change, 3), (configured, 2), (calls, 3), (logged, 2), (patched, 1),
 )  # fmt: skip
@@ -437,5 +516,7 @@ def program(seed: int) -> str:
     for each in (kept, again):
         if apart.random() < 0.12:
             each(g)
+    if random.Random(f"stored {seed}").random() < 0.2:
+        stored(g)
     calls(g)
     return g.source("function" if form == "lambda" and apart.random() < 0.2 else form)

@@ -17,7 +17,7 @@ from fineflow.adapters.analysis.values import FRESH_ANY, LAZY, SCALAR, SHARED
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead import harmless
 from fineflow.adapters.lookahead.aliases import text_of
-from fineflow.adapters.lookahead.iteration import drained, elements, rest
+from fineflow.adapters.lookahead.iteration import SIZED, drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, made_of_data
 from fineflow.adapters.lookahead.surroundings import TextFile, as_data, moment, of_file, of_moment, of_path, variable
 from fineflow.adapters.lookahead.values import (
@@ -115,7 +115,7 @@ def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> An
 
 def method(walk: Walk, called: Method, args: list[Any], named: dict[str, Any]) -> Any:
     """Calls a method of data, of something unknown, of a component or of a class."""
-    owner, name = called
+    owner, name = walk.changes.seen(called.owner), called.name
     if owner is INERT:
         return _of_unknown(walk, owner, name, args, named)
     if isinstance(owner, Coroutine):
@@ -276,9 +276,15 @@ def _read(walk: Walk, owner: Any, name: str, args: list[Any]) -> Any:
 
 
 def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> Any:
-    """Calls a method that changes a container of the walk's own."""
+    """Calls a method that changes a container."""
+    owner = walk.changes.target(owner)
+    if name == "update" and named and type(owner) is dict:
+        if args:
+            change(walk, owner, name, args, {})
+        args, named = [walk.own(dict(named))], {}
     if name == "append" and walk.owns(owner) and walk.certain(owner) and id(owner) not in walk.changes.tainted:
         walk.tries.changes(owner)
+        walk.changes.note(owner, *args)
         owner.append(*args)
         walk.changes.renew(owner)
         return None
@@ -292,21 +298,41 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
     if others or not whole:
         walk.touch(*(each for each in args if not walk.whole(each)))
         walk.aliases.add(*args, *named.values())
-    if (
-        others
-        or (name not in ("append", "insert") and not whole)
-        or (name in _COMPARING and not (walk.known(owner) and all(map(walk.plain, args[:1]))))
-        or (name == "sort" and not walk.plain(owner))
-    ):
+
+    def spoilt() -> Any:
         walk.changes.taint(owner, moves=name in _MOVING)
         walk.tries.raises(*_ERRORS.get(name, ()), seldom=True)
         return walk.aliases.one_of(UNKNOWN, owner, *args) if tables.MUTATORS[name] else None
+
+    if (
+        others
+        or (name not in ("append", "insert") and not whole)
+        or (name in _COMPARING and not (_comparable(walk, owner) and all(map(walk.plain, args[:1]))))
+        or (name == "sort" and not walk.plain(owner))
+        or (name in ("extend", "update") and walk.changes.stands_in(owner) and not all(map(_is_sized, args)))
+    ):
+        return spoilt()
     if name in ("extend", "update"):
         args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]
     walk.tries.changes(owner)
-    value = getattr(owner, name)(*args)
+    walk.changes.note(owner, *args)
+    try:
+        value = getattr(owner, name)(*args)
+    except (KeyError, ValueError, IndexError):
+        if not walk.changes.stands_in(owner):
+            raise
+        return spoilt()
     walk.changes.renew(owner)
     return value
+
+
+def _is_sized(value: Any) -> bool:
+    return type(as_data(value)) in SIZED
+
+
+def _comparable(walk: Walk, owner: Any) -> bool:
+    """Returns True if looking for an element of a container needs nothing that is unknown: of a dict, only its keys."""
+    return walk.known(owner) or (type(owner) is dict and all(map(walk.plain, owner)))
 
 
 def _items(walk: Walk, value: Any) -> Any:
@@ -348,12 +374,20 @@ def changed(walk: Walk, left: Any, operate: Callable[[Any, Any], Any], right: An
     """Returns ``left`` after an operator in place, such as ``+=`` of a list."""
     if isinstance(right, Lazy):
         right = _whole_list(walk, right)
+    left = walk.changes.target(left)
+    if operate.__name__ == "or_" and type(left) in (dict, set) and type(left) is type(right):
+        change(walk, left, "update", [right], {})
+        return left
     if not walk.owns(left):
         walk.touch(right)
         walk.aliases.add(right)
         walk.changes.taint(left)
         return left
-    found = elements(walk, right) if type(left) is list and operate.__name__ == "add" else None
+    joins = type(left) is list and operate.__name__ == "add"
+    if joins and walk.changes.stands_in(left) and not (unknown(right) or _is_sized(right)):
+        walk.touch(right)
+        joins = False
+    found = elements(walk, right) if joins else None
     if found is None:
         walk.touch(right)
     walk.aliases.add(right)

@@ -186,7 +186,7 @@ class Frame:
         """
         source = self.stack[-1]
         if type(source) in ITERATORS and len(self.stack) <= self.inherited:
-            self.stack[-1] = copied = copy.copy(source)
+            self.stack[-1] = copied = copy.copy(self.walk.changes.iterated(source))
             self.walk.tries.made(copied)
             return NULL
         return following(self.walk, source)

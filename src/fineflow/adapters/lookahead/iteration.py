@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ITERATORS = frozenset({type(iter(list[Any]())), type(iter(range(0)))})
 _LONG = 16  # elements that are copied in the time of one instruction
-_SIZED = frozenset({list, tuple, dict, set, frozenset, str, range})
+SIZED = frozenset({list, tuple, dict, set, frozenset, str, range})
 
 
 class Generator(Lazy):
@@ -146,7 +146,7 @@ class Filtered(Lazy):
             with walk.perhaps():
                 self._test(value)
             return walk.aliases.one_of(UNKNOWN, self._perhaps, value)
-        found = list(self._source)
+        found = list(walk.changes.iterated(self._source))
         for each in found:
             self._test(each)
         return walk.aliases.one_of(UNKNOWN, self._perhaps, *found)
@@ -167,9 +167,11 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
     kind = type(value)
     if kind is EnumMeta and plain_enum(value):
         return list(value)
-    if kind in _SIZED or (kind in ITERATORS and walk.owns(value)):
-        walk.spend(len(value) // _LONG if kind in _SIZED else 0)
+    if kind in SIZED:
+        walk.spend(len(value) // _LONG)
         return list(value)
+    if kind in ITERATORS and walk.owns(value):
+        return list(walk.changes.iterated(value))
     raise Stop(f"iterates over a {kind.__name__}")
 
 
@@ -198,6 +200,7 @@ def following(walk: Walk, source: Any) -> Any:
     _pulls(walk, source)
     if isinstance(source, Lazy):  # one that is read only perhaps has lost nobody knows what
         return NULL if walk.unsure > source.unsure else source.pull(walk)
+    source = walk.changes.iterated(source)
     _, (container, *_), *number = source.__reduce__()
     if walk.changes.moved(container):
         return NULL
@@ -221,7 +224,11 @@ def rest(walk: Walk, source: Any) -> Any:
             return source.finish(walk)
     if unknown(source):
         return walk.aliases.part(source)
-    return UNKNOWN if type(source) is type(iter(range(0))) else walk.aliases.one_of(UNKNOWN, *source)
+    return (
+        UNKNOWN
+        if type(source) is type(iter(range(0)))
+        else walk.aliases.one_of(UNKNOWN, *walk.changes.iterated(source))
+    )
 
 
 def drained(walk: Walk, lazy: Lazy) -> list[Any] | None:

@@ -1,5 +1,8 @@
 """What a function changes of the world around it, as it was before the function began.
 
+A walk changes nothing of others. From the first change of a container on, one of the walk's own stands for it there,
+with what it had in it, and gets the changes.
+
 Stock runs the function between two walks, so a later walk may find a list longer, or a counter higher, than the
 function found it. What the first walk found to be changed is remembered, and later walks read that. One that meets
 another change can trust nothing that it has read.
@@ -50,6 +53,10 @@ class Past:
             raise AlreadyChanged("changes something that it may have changed already")
 
 
+_MOST = 2000  # elements of a container for which one of the walk's own stands
+
+_ITERATOR = type(iter(list[Any]()))
+
 Content = Callable[[Any], list[Any] | None]
 """Returns what is in a container; None if that is not known."""
 
@@ -72,6 +79,8 @@ class Changes:
         self._replaced: dict[int, set[Any]] = {}  # keys of elements of theirs, NULL for any of them
         self._views: dict[int, list[tuple[list[Any], Content, Any]]] = {}  # of containers, by their id
         self._copies: dict[int, Any] = {}  # of containers that the function changes, by their id
+        self._stand_ins: dict[int, Any] = {}  # these containers, by the ids of the copies
+        self._iterators: dict[int, tuple[Any, Any]] = {}  # over such containers, and those over the copies, by id
         self._kept: set[int] = set()  # those that only this walk has found to be changed
         self._assigned: dict[tuple[int, str], tuple[Any, Any]] = {}  # attributes and variables of others
         self._results: list[Any] = []  # results of components that stock has not seen yet
@@ -107,6 +116,7 @@ class Changes:
 
         moves: its elements may have other places, too. grows: there may be more of them.
         """
+        self.note(value)
         if self.walk.owns(value) and self.walk.tries.ignores(value):
             return
         self.walk.tries.changes(value)  # raises Stop for what is fixed
@@ -119,12 +129,49 @@ class Changes:
         if not self.walk.owns(value):
             if id(value) not in self._past.contents:
                 self._past.keep_content(value, new=self._is_new(value))
+            if id(value) in self._copies:
+                self.taint(self._copies[id(value)], moves=moves, grows=grows)
+            else:
                 self._kept.add(id(value))
-            if self._given.get(id(value)) is not value:
-                self.walk.host.changes(value)
-            self.outside = True
-            self.walk.tasks.changes(value)
+            self._change_of_others(value)
         self.tainted[id(value)] = value
+
+    def _change_of_others(self, value: Any) -> None:
+        if self._given.get(id(value)) is not value:
+            self.walk.host.changes(value)
+        self.outside = True
+        self.walk.tasks.changes(value)
+
+    def note(self, value: Any, *given: Any) -> None:
+        """Notes a change of a container, if it stands for one that the walk did not create. given: what it gets.
+
+        Others may have that one, so something unknown may be a part of it.
+        """
+        if id(value) in self._stand_ins:
+            self._change_of_others(self._stand_ins[id(value)])
+            self.walk.aliases.add(*given)
+
+    def stands_in(self, value: Any) -> bool:
+        """Returns True for a container that stands for one that the walk did not create."""
+        return id(value) in self._stand_ins
+
+    def target(self, value: Any) -> Any:
+        """Returns the container that a change of this one is made in: one of the walk's own if that is possible.
+
+        It is if the walk knows what is in it, the function makes the change for certain, and nothing goes on beside it.
+        """
+        walk, value = self.walk, self.seen(value)
+        if type(value) not in (list, dict, set) or walk.owns(value) or id(value) in self.tainted:
+            return value
+        if walk.unsure or walk.tries.recording or walk.tasks.any_open or len(value) > _MOST:
+            return value
+        views = self._views.pop(id(value), [])
+        self.taint(value, moves=True)
+        self._kept.discard(id(value))
+        own = self.seen(value)
+        if views:
+            self._views[id(own)] = [(made, content, own) for made, content, _ in views]
+        return own
 
     def moved(self, value: Any) -> bool:
         """Returns True for a list whose elements may have moved: a loop over it meets others than it would have."""
@@ -215,15 +262,32 @@ class Changes:
         return {number for number, _ in (*self._assigned, *self._past.values)}
 
     def seen(self, value: Any) -> Any:
-        """Returns a value as the function finds it: of a container that it changes, a copy with its first content."""
+        """Returns a value as the function finds it: of a container that it changes, the one that stands for it."""
         found = self._past.contents.get(id(value))
         if found is None or id(value) in self._kept or found[0] is not value:
             return value
         if id(value) not in self._copies:
             if self._given.get(id(value)) is not value:
                 self.walk.host.changes(value)  # from here on rather than from where it is: the copy is the walk's own
-            self._copies[id(value)] = self.walk.own(copy.copy(found[1]), new=False)
+            own = self._copies[id(value)] = self.walk.stands(copy.copy(found[1]))
+            self._stand_ins[id(own)] = value
         return self._copies[id(value)]
+
+    def iterated(self, source: Any) -> Any:
+        """Returns an iterator as it goes on: over the list that stands for its own, once one does."""
+        if id(source) in self._iterators:
+            return self._iterators[id(source)][1]
+        if not self._past.contents or type(source) is not _ITERATOR:
+            return source
+        state: Any = source.__reduce__()
+        _, (container, *_), *number = state
+        own = self.seen(container)
+        if own is container or not number or number[0] > len(own):
+            return source
+        made = self.walk.stands(iter(own))
+        made.__setstate__(number[0])
+        self._iterators[id(source)] = source, made
+        return made
 
     def so_far(self) -> Callable[[], None]:
         """Returns a function after which nothing else has been changed: what comes is believed to change nothing."""

@@ -73,6 +73,11 @@ class Tasks:
         if self._of(coroutine) is None:
             self._open.append(Task(coroutine, self.current))
 
+    @property
+    def any_open(self) -> bool:
+        """True if the function has tasks for which it has not waited yet."""
+        return bool(self._open)
+
     def _of(self, coroutine: Coroutine) -> Task | None:
         return next((each for each in self._open if each.coroutine is coroutine), None)
 

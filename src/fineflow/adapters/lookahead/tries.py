@@ -103,6 +103,7 @@ class Tries:
         """Notes that the walk is going to change a container. Raises Stop if the function may not."""
         if self._walk.is_fixed(value):
             raise Stop("changes its config")
+        self._walk.changes.note(value)
         self._walk.tasks.shake(value)
         if self.open or self.recording:
             self.changed.append(value)

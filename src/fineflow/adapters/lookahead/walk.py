@@ -216,6 +216,11 @@ class Walk:
         """Returns True if the function, having made a container or object, is sure to get here."""
         return not self.unsure or self.unsure <= self._doubts.get(id(value), 0)
 
+    def stands(self, value: Any) -> Any:
+        """Registers a container of the walk's own that stands for one that was there before; returns it."""
+        self._own[id(value)] = value
+        return value
+
     def fixed(self, value: Any) -> Any:
         """Registers a container that stands for one of stock's, which the function may not change; returns it."""
         self._fixed[id(value)] = value

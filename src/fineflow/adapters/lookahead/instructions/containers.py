@@ -10,7 +10,7 @@ from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.lookahead import data_calls, iteration
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
-from fineflow.adapters.lookahead.values import INERT, UNKNOWN, Stop, unknown
+from fineflow.adapters.lookahead.values import INERT, SCALARS, UNKNOWN, Stop, unknown
 from fineflow.adapters.python.bytecode import Instruction
 
 if TYPE_CHECKING:
@@ -83,15 +83,24 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
         return
     if type(container) not in (list, dict):
         raise Stop(f"stores into a {type(container).__name__}")
+    parts = type(key) is slice and type(container) is list
+    container = (walk.changes.target if parts or walk.plain(key) else walk.changes.seen)(container)
     certain = walk.owns(container) and walk.certain(container)
     if not certain or not walk.known(key) or not walk.whole(container):
         walk.touch(key)
         walk.aliases.add(value)
         walk.changes.replaces(container, key)
-    elif not walk.plain(key):
+        if parts:
+            walk.changes.taint(container, moves=True)
+    elif not parts and not walk.plain(key):
         raise Stop("stores under a key that is not plain data")
+    elif parts and (found := iteration.elements(walk, value)) is None:
+        walk.aliases.add(value)
+        walk.changes.taint(container, moves=True)
     else:
+        value = found if parts else value
         walk.tries.changes(container)
+        walk.changes.note(container, *(value if parts else (value,)))
         container[key] = value
         walk.changes.renew(container)
 
@@ -105,8 +114,22 @@ def _delete_item(f: Frame, ins: Instruction) -> None:
         return
     if type(container) not in (list, dict):
         raise Stop(f"deletes an item of a {type(container).__name__}")
-    f.walk.touch(key)
-    f.walk.changes.taint(container, moves=True)
+    walk, container = f.walk, f.walk.changes.target(container)
+    certain = walk.owns(container) and walk.certain(container)
+    if not certain or not walk.whole(container) or not _has(container, key):
+        walk.touch(key)
+        walk.changes.taint(container, moves=True)
+        return
+    walk.tries.changes(container)
+    del container[key]
+    walk.changes.renew(container)
+
+
+def _has(container: Any, key: Any) -> bool:
+    """Returns True if a list or dict is known to have an item of that number or key. True for parts of lists."""
+    if type(container) is list:
+        return type(key) is slice or (type(key) is int and -len(container) <= key < len(container))
+    return type(key) in SCALARS and key in container
 
 
 @rule("LIST_TO_TUPLE")

@@ -118,7 +118,8 @@ def _contains(f: Frame, ins: Instruction) -> None:
     if isinstance(container, Lazy):
         container = f.walk.aliases.one_of(UNKNOWN, iteration.rest(f.walk, container))
     container = as_data(container)
-    if type(container) is dict and f.walk.owns(container) and f.walk.whole(container):  # its values do not count
+    if type(container) is dict and f.walk.whole(container) and (f.walk.owns(container) or not f.walk.known(container)):
+        # its values do not count
         container = f.walk.own(tuple(container))
     if not f.walk.known(part) or not f.walk.known(container):
         f.walk.touch(part, container)
@@ -131,7 +132,7 @@ def _contains(f: Frame, ins: Instruction) -> None:
 
 @rule("IS_OP")
 def _is(f: Frame, ins: Instruction) -> None:
-    left, right = f.pops(2)
+    left, right = map(f.walk.changes.seen, f.pops(2))
     either = any(unknown(each) or each is INERT for each in (left, right))
     f.push(UNKNOWN if either else (left is right) is not bool(ins.arg))
 
