@@ -57,7 +57,7 @@ class Gain:
 
     @property
     def rank(self) -> tuple[float, int]:
-        return self.seconds or 0.0, self.steps + len(self.more)
+        return round(self.seconds or 0.0, 3), self.steps + len(self.more)  # less than a millisecond is noise
 
     def __str__(self) -> str:
         if self.seconds:
