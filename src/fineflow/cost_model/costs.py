@@ -23,7 +23,7 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fineflow.cost_model.lines import ENOUGH, PRIORS, SIZES, SPLIT_PENALTY, Line, Measured
+from fineflow.cost_model.lines import ENOUGH, PRIORS, SIZES, SPLIT_PENALTY, LatencyModel, Line
 from fineflow.ir import Op
 from fineflow.runtime import events
 
@@ -83,7 +83,7 @@ class Costs:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant: GC inside may collect an abandoned stream, which reports its end
-        self._models: dict[tuple[str, Op], Measured] = {}
+        self._models: dict[tuple[str, Op], LatencyModel] = {}
         self._sizes: Means = {}  # (count, mean); "" is the whole engine
         self._took: Means = {}  # seconds, of work of unknown size
         self._waits: dict[tuple[str, str], deque[float]] = {}  # seconds, by engine and CONDITION
@@ -108,7 +108,7 @@ class Costs:
                 return
             model = self._models.get(key)
             if model is None:
-                model = self._models[key] = Measured(key[1])
+                model = self._models[key] = LatencyModel(key[1])
             model.add(size, seconds, together)
 
     def observe_tail(self, op: Op, name: str, seconds: float) -> None:
@@ -155,7 +155,7 @@ class Costs:
     def know(self, engine: str, op: Op, line: Line) -> None:
         """Takes a line as measured, until three new measurements replace it."""
         with self._lock:
-            self._models[engine, _SAME.get(op, op)] = Measured(_SAME.get(op, op), line)
+            self._models[engine, _SAME.get(op, op)] = LatencyModel(_SAME.get(op, op), line)
 
     @_noted
     def size(self, engine: str | None, op: Op, name: str = "") -> float:
@@ -254,7 +254,7 @@ class Costs:
             for row in data["lines"]:
                 op = Op(row["op"])
                 parts = {part: _number(row[part]) for part in _plain(Line(0.0)) if part in row or part != "beside"}
-                models[str(row["engine"]), op] = Measured(op, Line(**parts))
+                models[str(row["engine"]), op] = LatencyModel(op, Line(**parts))
             sizes, took = (
                 {
                     (str(row["engine"]), Op(row["op"]), str(row["name"])): (ENOUGH, _number(row["mean"]))

@@ -57,7 +57,7 @@ SIZES: Mapping[Op, float] = {  # typical sizes until some are observed
 }
 
 
-class Measured:
+class LatencyModel:
     """The latest measurements of one operation on one engine, and the line through them."""
 
     __slots__ = ("_due", "known", "line", "op", "samples", "seen")

@@ -1,4 +1,4 @@
-"""What running ahead gains, in sentences: of a graph, of steps in it, and of what their functions have saved so far."""
+"""Sentences about what running ahead gains: in a graph, inside its steps, and in the calls so far."""
 
 from __future__ import annotations
 

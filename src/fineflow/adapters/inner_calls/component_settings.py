@@ -30,17 +30,8 @@ _CALLS = re.compile(  # names of the methods by which components are asked, and 
 )
 _FRAMEWORKS = re.compile("langchain|llama_index")  # modules of base classes of what is looked into
 _ASKED = (  # methods of what is looked into: no stores, documents and handlers
-    *(
-        "invoke",
-        "embed_query",
-        "similarity_search",
-        "compress_documents",
-        "_retrieve",
-        "_query",
-        "synthesize",
-        "format",
-    ),
-    *("get_text_embedding", "complete", "_postprocess_nodes", "_select", "_run_component"),
+    *("invoke", "embed_query", "similarity_search", "compress_documents", "_retrieve", "_query", "synthesize"),
+    *("format", "get_text_embedding", "complete", "_postprocess_nodes", "_select", "_run_component"),
 )
 _CONTAINERS = (list, tuple, dict)
 _MOST = 64  # parts of a container; a longer one holds data

@@ -156,7 +156,7 @@ class CallFinder:
 
     @property
     def place(self) -> int:
-        """How many component calls the last walk has met."""
+        """Number of component calls that the last walk has met so far."""
         return self.met - self._first
 
     @property

@@ -183,7 +183,7 @@ def runs_code(kind: Any) -> bool:
 
 
 def compared(obj: Any) -> Iterable[Any]:
-    """Returns what the methods look at that dataclasses, attrs and named tuples write for an object."""
+    """Returns what comparing an object looks at in it: of dataclasses, attrs, named tuples and pydantic models."""
     if not _is_record(cast(Hashable, type(obj))):
         return ()
     return tuple.__iter__(obj) if isinstance(obj, tuple) else attributes_of(obj).values()

@@ -283,8 +283,7 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
             change(walk, owner, name, args, {})
         args, named = [walk.own(dict(named))], {}
     if name == "append" and walk.owns(owner) and walk.certain(owner) and id(owner) not in walk.changes.tainted:
-        walk.tries.changes(owner)
-        walk.changes.note(owner, *args)
+        walk.tries.changes(owner, *args)
         owner.append(*args)
         walk.changes.renew(owner)
         return None
@@ -314,8 +313,7 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
         return spoilt()
     if name in ("extend", "update"):
         args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]
-    walk.tries.changes(owner)
-    walk.changes.note(owner, *args)
+    walk.tries.changes(owner, *args)
     try:
         value = getattr(owner, name)(*args)
     except (KeyError, ValueError, IndexError):

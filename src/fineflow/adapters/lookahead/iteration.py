@@ -224,11 +224,9 @@ def rest(walk: Walk, source: Any) -> Any:
             return source.finish(walk)
     if unknown(source):
         return walk.aliases.part(source)
-    return (
-        UNKNOWN
-        if type(source) is type(iter(range(0)))
-        else walk.aliases.one_of(UNKNOWN, *walk.changes.iterated(source))
-    )
+    if type(source) is type(iter(range(0))):
+        return UNKNOWN
+    return walk.aliases.one_of(UNKNOWN, *walk.changes.iterated(source))
 
 
 def drained(walk: Walk, lazy: Lazy) -> list[Any] | None:

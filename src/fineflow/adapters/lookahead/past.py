@@ -116,8 +116,8 @@ class Changes:
 
         moves: its elements may have other places, too. grows: there may be more of them.
         """
-        self.note(value)
         if self.walk.owns(value) and self.walk.tries.ignores(value):
+            self.note(value)
             return
         self.walk.tries.changes(value)  # raises Stop for what is fixed
         if moves:

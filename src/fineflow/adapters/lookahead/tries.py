@@ -99,11 +99,11 @@ class Tries:
         """Returns True for what was there before what is being recorded: others may have it, too."""
         return self.recording and self._born.get(id(value), (-1, None))[0] < self._since
 
-    def changes(self, value: Any) -> None:
-        """Notes that the walk is going to change a container. Raises Stop if the function may not."""
+    def changes(self, value: Any, *given: Any) -> None:
+        """Notes that the walk is going to change a container. given: what it gets. Raises Stop if it may not."""
         if self._walk.is_fixed(value):
             raise Stop("changes its config")
-        self._walk.changes.note(value)
+        self._walk.changes.note(value, *given)
         self._walk.tasks.shake(value)
         if self.open or self.recording:
             self.changed.append(value)

@@ -99,8 +99,7 @@ def _store(f: Frame, container: Any, key: Any, value: Any) -> None:
         walk.changes.taint(container, moves=True)
     else:
         value = found if parts else value
-        walk.tries.changes(container)
-        walk.changes.note(container, *(value if parts else (value,)))
+        walk.tries.changes(container, *(value if parts else (value,)))
         container[key] = value
         walk.changes.renew(container)
 
