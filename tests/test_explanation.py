@@ -9,7 +9,7 @@ from fineflow.explanation import Explanation
 from fineflow.ir import Effect, Effects, Graph, Note, Op, Primitive, Ref
 from fineflow.ir.text import printable
 from fineflow.observe.overview import starts_early
-from fineflow.observe.plan_page import sections
+from fineflow.observe.sections import sections
 
 OPAQUE = Effects(Effect.OPAQUE, reason="calls requests.get, which is not known to be pure")
 QUESTION = {"prompt": Ref("input", "question")}

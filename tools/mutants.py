@@ -105,7 +105,7 @@ TARGETS = (
             *_each(_L, "unordered made_in_functions made_chains inner_calls"),
             *_each(_I, "index_inner_calls"),
             *_each(_G, "quiet_visits"),
-            *_each(_L, "row_writes random_programs"),
+            *_each(_L, "changed_containers random_programs"),
         ),
     ),
 )

@@ -15,9 +15,8 @@ from fineflow.ir.text import NO_MARKS, WIDTH, Marks, duration, format_graph, pri
 from fineflow.observe.bill import expected
 from fineflow.observe.critical import Forecasts, gained, marks, measured, measured_marks, not_measured, predicted
 from fineflow.observe.gain_sentences import by_entry, count, gains, gains_of_lowering, listed, so_far
-from fineflow.observe.mermaid import to_html, to_mermaid
 from fineflow.observe.overview import LEAST, earlier, in_the_way
-from fineflow.observe.plan_page import STOCK, Section, sections
+from fineflow.observe.sections import STOCK, Section, sections
 from fineflow.observe.visits import drawn, forecasts
 from fineflow.runtime.call.trace import Trace
 from fineflow.runtime.call.visits import Visit
@@ -254,11 +253,15 @@ class Explanation:
 
     def to_mermaid(self) -> str:
         """Renders the plan as a Mermaid flowchart; a single box when everything runs as stock."""
+        from fineflow.observe.mermaid import to_mermaid  # what draws is loaded when something is drawn
+
         graphs = list(self._graphs())
         return to_mermaid(graphs[-1][1], marks=graphs[-1][2]) if graphs and not self.fallback else _STOCK
 
     def to_html(self) -> str:
         """Renders the plan as one self-contained HTML page."""
+        from fineflow.observe.plan_page import to_html
+
         summary = self._switch if self.fallback else self.summary
         written, run = self._marks
         p_graph, e_graph = self.p_graph, None if self.fallback else self.e_graph

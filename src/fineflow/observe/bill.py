@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from fineflow.ir import Graph, Op
 from fineflow.ir.spec import bodies
-from fineflow.observe.plan_page import Section
+from fineflow.observe.sections import Section
 from fineflow.observe.tracks import Track
 from fineflow.runtime.bill import KINDS, Usage, used
 from fineflow.runtime.queues.rate_limits import model_name

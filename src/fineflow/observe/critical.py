@@ -11,7 +11,7 @@ from fineflow.cost_model.forecast import Forecast, predict
 from fineflow.ir import Graph
 from fineflow.ir.primitive import Effect
 from fineflow.ir.text import Marks, duration
-from fineflow.observe.plan_page import Section, works
+from fineflow.observe.sections import Section, works
 from fineflow.runtime.call.trace import Step, Trace, measured_path, steps
 
 _LEAST = 0.0005  # minimum seconds of a plumbing step in the tables

@@ -8,7 +8,7 @@ from fineflow.ir import Graph, Note, Op
 from fineflow.ir.meta import INSIDE
 from fineflow.ir.text import duration, shortened
 from fineflow.observe.overview import LEAST, starts_early
-from fineflow.observe.plan_page import works
+from fineflow.observe.sections import works
 from fineflow.runtime.call.visits import Visit
 
 

@@ -10,7 +10,7 @@ from fineflow.ir import Effect, Graph, Note, Op, Primitive
 from fineflow.ir.meta import INSIDE, LATE_TOOLS
 from fineflow.ir.text import duration, shortened, tidy
 from fineflow.observe.critical import Forecasts
-from fineflow.observe.plan_page import STOCK, Section, calls, waiting, works
+from fineflow.observe.sections import STOCK, Section, calls, waiting, works
 from fineflow.observe.visits import side_by_side
 from fineflow.runtime.call.visits import Visit
 

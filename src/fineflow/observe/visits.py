@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fineflow.ir import Effect, Effects, Graph, Op, Primitive, Ref
 from fineflow.ir.text import Marks, duration, inside
-from fineflow.observe.plan_page import Section
+from fineflow.observe.sections import Section
 from fineflow.runtime.call.visits import ComponentCall, Visit
 
 _UNKNOWN = "unknown"
