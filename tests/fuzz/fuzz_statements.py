@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from fuzz_blocks import managed, streamed
 from fuzz_targets import TARGETS, Target
-from fuzz_ways import aliased, by_class, by_handler, by_library, by_special_method
+from fuzz_ways import aliased, by_class, by_handler, by_library, by_special_method, within
 from fuzz_writer import Writer
 
 
@@ -36,20 +37,12 @@ def changed(g: Writer) -> None:
         g.write(act(g.pick(["'x'", g.result()])))
     else:
         way: Callable[..., None] = g.random.choice((by_library, by_special_method, by_class, by_handler))
-        way(g, _within(g, act, name) if name != target.one else act)
+        way(g, within(g, act, name) if name != target.one else act)
     if g.chance(0.2):
         calls(g)
     target.read(g, target.one)
     if g.chance(0.2):
         target.read(g, target.other)
-
-
-def _within(g: Writer, act: Callable[[str], str], name: str) -> Callable[[str], str]:
-    """The change through a variable of the program: what runs it may be defined in the module."""
-    kept = g.name("held")
-    g.define(f"{kept} = []")
-    g.write(f"{kept}[:] = [{name}]")
-    return lambda x: act(x).replace(name, f"{kept}[0]")
 
 
 _LAZY = """\
@@ -516,7 +509,8 @@ def program(seed: int) -> str:
     for each in (kept, again):
         if apart.random() < 0.12:
             each(g)
-    if random.Random(f"stored {seed}").random() < 0.2:
-        stored(g)
+    for each, share in ((stored, 0.2), (managed, 0.15), (streamed, 0.1)):
+        if random.Random(f"{each.__name__} {seed}").random() < share:
+            each(g)
     calls(g)
     return g.source("function" if form == "lambda" and apart.random() < 0.2 else form)

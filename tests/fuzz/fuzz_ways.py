@@ -409,3 +409,11 @@ def aliased(g: Writer, one: str, other: str) -> str:
         filled = {key: g.result(key) for key in filled if "{" + key in template}
     g.write(template.format(n=n, a=one, b=other, u=g.result() if "{u" in template else "", **filled))
     return n
+
+
+def within(g: Writer, act: Callable[[str], str], name: str) -> Callable[[str], str]:
+    """The change through a variable of the program: what runs it may be defined in the module."""
+    kept = g.name("held")
+    g.define(f"{kept} = []")
+    g.write(f"{kept}[:] = [{name}]")
+    return lambda x: act(x).replace(name, f"{kept}[0]")

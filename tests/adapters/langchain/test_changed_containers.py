@@ -500,10 +500,11 @@ def itself(box: Any) -> Any:
 
 
 async def tasks(box: Any) -> Any:
-    async def one(text: str) -> str:  # "bb" takes longer
+    async def one(text: str) -> str:  # "bb" takes longer; no task reads the box while the other one changes it
         box.append(text)
+        count = len(box)
         for each in text:
-            said = await ask(f"{text} {each} {len(box)}")
+            said = await ask(f"{text} {each} {count}")
         box.append(said)
         return await ask(box)
 
@@ -526,6 +527,7 @@ async def a_task_that_changes(box: Any) -> Any:
     async def changes() -> str:
         box.append("x")
         await ask("within")
+        await ask("within, when the box has been read")
         box.append("y")
         return "done"
 

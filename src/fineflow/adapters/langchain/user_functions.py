@@ -35,7 +35,7 @@ ENTRIES = frozenset({"invoke", "ainvoke"})
 """Methods of runnables whose calls inside user functions run ahead."""
 
 BATCHES = frozenset({"batch", "abatch"})
-STREAMS = frozenset({"stream"})
+STREAMS = frozenset({"stream", "astream"})
 """Methods that only stock calls, while others run ahead."""
 
 _SEARCHES = "similarity_search similarity_search_with_score similarity_search_with_relevance_scores "

@@ -17,6 +17,7 @@ from fineflow.adapters.lookahead.data_calls import as_printed, builtin, method, 
 from fineflow.adapters.lookahead.decorators import handed_on
 from fineflow.adapters.lookahead.iteration import drained
 from fineflow.adapters.lookahead.kept_results import KEEPS, kept_result
+from fineflow.adapters.lookahead.managers import Exit, managing
 from fineflow.adapters.lookahead.objects import attribute, made_of_data, make
 from fineflow.adapters.lookahead.past import AlreadyChanged
 from fineflow.adapters.lookahead.surroundings import (
@@ -32,6 +33,7 @@ from fineflow.adapters.lookahead.values import (
     Coroutine,
     Lazy,
     Local,
+    Managed,
     Method,
     Partial,
     Stop,
@@ -53,6 +55,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
         return walk.enter(func, args, named)
     if func is INERT or func is SWALLOWS:
         return UNKNOWN
+    if isinstance(func, Exit):
+        return func.leave(walk, args)
     if unknown(func):
         raise Stop("calls a function that is not known yet")
     if walk.host.knows(func):
@@ -98,6 +102,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if isinstance(func, type):
         return make(walk, func, args, named)
     if isinstance(func, FunctionType):
+        if (manages := managing(func)) is not None:
+            return Managed(known_function(manages), args, named)
         own = handed_on(func, named)
         return walk.enter(known_function(func), args, named) if own is None else call(walk, own, args, named)
     if type(func) is KEEPS:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import json
@@ -20,15 +19,16 @@ from fineflow.adapters.lookahead.aliases import text_of
 from fineflow.adapters.lookahead.iteration import SIZED, drained, elements, rest
 from fineflow.adapters.lookahead.objects import OF_RESULTS, as_text, made_of_data
 from fineflow.adapters.lookahead.surroundings import TextFile, as_data, moment, of_file, of_moment, of_path, variable
+from fineflow.adapters.lookahead.tasks import of_coroutine, of_group
 from fineflow.adapters.lookahead.values import (
     HELD,
     INERT,
     NOW,
-    NULL,
     PATHS,
     TODAY,
     UNKNOWN,
     Coroutine,
+    Digest,
     Lazy,
     Local,
     Method,
@@ -119,9 +119,11 @@ def method(walk: Walk, called: Method, args: list[Any], named: dict[str, Any]) -
     if owner is INERT:
         return _of_unknown(walk, owner, name, args, named)
     if isinstance(owner, Coroutine):
-        return _of_coroutine(walk, owner, name)
+        return of_coroutine(walk, owner, name)
+    if isinstance(owner, Digest):
+        return _of_hash(owner, name, args)
     if isinstance(owner, TaskGroup):
-        return _of_group(walk, owner, name, args)
+        return of_group(walk, owner, name, args)
     if owner is NOW or owner is TODAY:
         walk.touch(*args)
         return of_moment(owner, name, args)
@@ -196,34 +198,10 @@ def _calls(value: Any) -> bool:
     return isinstance(value, Local | Method | Partial | FunctionType | MethodType | functools.partial)
 
 
-def _of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
-    begun = owner.result is not NULL
-    if name in ("add_done_callback", "send", "throw", "set_name") or (name == "cancel" and begun):
-        raise Stop(f"calls .{name}() of a coroutine")
-    if name in ("close", "cancel"):
-        walk.tasks.drops(owner)
-        if walk.unsure:
-            raise Stop("ends a coroutine in some cases")
-        owner.work = _ended
-    return owner.result if name == "result" and begun else UNKNOWN
-
-
-def _of_group(walk: Walk, group: TaskGroup, name: str, args: list[Any]) -> Any:
-    if name == "create_task":
-        group.tasks.append(walk.call(asyncio.create_task, args, {}))
-        return group.tasks[-1]
-    if name != "__aexit__":
-        raise Stop(f"calls .{name}() of a TaskGroup")
-
-    def ends() -> None:
-        for each in group.tasks:
-            walk.awaited(each)
-
-    return Coroutine(ends, walk.unsure)
-
-
-def _ended() -> Any:
-    raise Stop("awaits what it has ended")
+def _of_hash(owner: Digest, name: str, args: list[Any]) -> Any:
+    if name not in ("digest", "hexdigest") or args:
+        raise Stop(f"calls .{name}() of a hash")
+    return getattr(owner.of, name)()
 
 
 def of_class(walk: Walk, kind: Any, name: str, args: list[Any], named: dict[str, Any]) -> Any:

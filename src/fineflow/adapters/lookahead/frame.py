@@ -121,6 +121,10 @@ class Frame:
         """Ends the current path with an exception."""
         self.raised, self.at = True, self._decoded.end
 
+    def guarded(self, number: int) -> bool:
+        """Returns True if there is a handler after which the code may go on when an instruction raises."""
+        return self._guards is not None and bool(self._guards[number])
+
     @property
     def branches(self) -> bool:
         """True on a path that the code may not take."""

@@ -11,7 +11,6 @@ import collections
 import contextlib
 import dataclasses
 import datetime
-import hashlib
 import html
 import logging
 import os
@@ -70,7 +69,6 @@ _FUNCTIONS = _by_id(
         ],
         INERT: [
             *_named(collections, "defaultdict Counter deque OrderedDict"),
-            *_named(hashlib, "md5 sha1 sha256 sha512"),
             *_named(asyncio, "timeout timeout_at"),
             logging.getLogger,
         ],

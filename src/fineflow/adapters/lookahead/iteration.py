@@ -20,13 +20,13 @@ SIZED = frozenset({list, tuple, dict, set, frozenset, str, range})
 
 
 class Generator(Lazy):
-    """A generator expression. names: its local variables."""
+    """A generator expression, or a generator function that only yields."""
 
     __slots__ = ("_found", "_frame")
 
-    def __init__(self, frame: Frame, names: dict[str, Any]) -> None:
+    def __init__(self, frame: Frame) -> None:
         super().__init__(frame.walk)
-        self._frame, frame.names = frame, names
+        self._frame = frame
         self._found: Any = UNKNOWN
 
     def drains(self) -> None:

@@ -23,6 +23,7 @@ from fineflow.adapters.lookahead.values import (
     PATHS,
     UNKNOWN,
     Coroutine,
+    Digest,
     Lazy,
     Local,
     Method,
@@ -67,7 +68,7 @@ def attribute(walk: Walk, obj: Any, name: str, *, method: bool) -> Any:
         return walk.aliases.part(INERT if isinstance(obj, Progress) else obj)
     if walk.host.knows(obj):
         return _of_component(walk, obj, name)
-    if isinstance(obj, TextFile | Coroutine | TaskGroup):
+    if isinstance(obj, TextFile | Coroutine | TaskGroup | Digest):
         return Method(obj, name)
     if type(obj) in PATHS and name in _OF_PATHS:
         return getattr(obj, name)

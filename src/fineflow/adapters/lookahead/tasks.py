@@ -7,12 +7,13 @@ As a walk learns what they change by walking through them, it then does so once 
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fineflow.adapters.lookahead.values import NULL, Coroutine, Stop
+from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Coroutine, Stop, TaskGroup
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -199,3 +200,35 @@ class Tasks:
             around.append(task)
             task = task.within
         return around
+
+
+def of_coroutine(walk: Walk, owner: Coroutine, name: str) -> Any:
+    """Calls a method of a coroutine or task. Raises Stop."""
+    begun = owner.result is not NULL
+    if name in ("add_done_callback", "send", "throw", "set_name") or (name == "cancel" and begun):
+        raise Stop(f"calls .{name}() of a coroutine")
+    if name in ("close", "cancel"):
+        walk.tasks.drops(owner)
+        if walk.unsure:
+            raise Stop("ends a coroutine in some cases")
+        owner.work = _ended
+    return owner.result if name == "result" and begun else UNKNOWN
+
+
+def of_group(walk: Walk, group: TaskGroup, name: str, args: list[Any]) -> Any:
+    """Calls a method of a group of tasks. Raises Stop."""
+    if name == "create_task":
+        group.tasks.append(walk.call(asyncio.create_task, args, {}))
+        return group.tasks[-1]
+    if name != "__aexit__":
+        raise Stop(f"calls .{name}() of a TaskGroup")
+
+    def ends() -> None:
+        for each in group.tasks:
+            walk.awaited(each)
+
+    return Coroutine(ends, walk.unsure)
+
+
+def _ended() -> Any:
+    raise Stop("awaits what it has ended")

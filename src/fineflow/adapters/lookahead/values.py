@@ -150,6 +150,20 @@ class TaskGroup:
         self.tasks: list[Any] = []
 
 
+class Digest(NamedTuple):
+    """What a function of ``hashlib`` makes of known bytes."""
+
+    of: Any
+
+
+class Managed(NamedTuple):
+    """What a call of a function under ``contextlib.contextmanager`` makes. func: a ``Local``."""
+
+    func: Any
+    args: Sequence[Any]
+    named: Mapping[str, Any]
+
+
 def unknown(value: Any) -> bool:
     """Returns True for a value that is not known yet."""
     return type(value) is Unknown
@@ -172,7 +186,7 @@ def content(cell: Any) -> Any:
         return NULL
 
 
-STAND_INS = (Local, Method, Partial, Lazy, Progress, Coroutine, Awaited, TaskGroup, Cell)
+STAND_INS = (Local, Method, Partial, Lazy, Progress, Coroutine, Awaited, TaskGroup, Cell, Digest, Managed)
 """Classes of the walk's own values: where they are, stock has objects of other classes."""
 
 

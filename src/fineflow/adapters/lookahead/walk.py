@@ -133,14 +133,18 @@ class Walk:
             if not only_yields(func.code):
                 raise Stop("calls a generator function")
             streams = False
-        names = arguments(self, func, args, named)
+        frame = self.frame(func, args, named)
         if flags & _COROUTINE:  # which may be walked through more than once
-            return Coroutine(lambda: self._frame(func).run(dict(names)), self.unsure)
-        frame = self._frame(func)
-        if streams:
-            frame.streams = True
-            return frame.run(names)
-        return Generator(frame, names) if flags & _GENERATOR else frame.run(names)
+            return Coroutine(lambda: self._frame(func).run(dict(frame.names)), self.unsure)
+        frame.streams = bool(streams)
+        return Generator(frame) if flags & _GENERATOR and not streams else frame.run(frame.names)
+
+    def frame(self, func: Local, args: Sequence[Any], named: Mapping[str, Any]) -> Frame:
+        """Returns a call of a function, at its beginning. Raises Stop if the arguments do not fit."""
+        names = arguments(self, func, args, named)
+        made = self._frame(func)
+        made.names = names
+        return made
 
     def _frame(self, func: Local) -> Frame:
         return Frame(self, func.code, func.owner, dict(zip(func.code.co_freevars, func.cells, strict=True)))

@@ -15,10 +15,10 @@ from fineflow.adapters.python.opcodes import JUMPS, RAISES, RETURNS
 class ControlFlow(NamedTuple):
     """The control flow of a code object, by numbers of instructions.
 
-    targets: where each instruction jumps to, or -1. following: where each may go on; nowhere, if it raises. handlers:
-    of each, those that take what it raises, the innermost first: its exception edges. entered: where paths meet, or
-    begin in a handler. end: the number behind the last one, when the code has returned. rules, around: what a walk has
-    looked up for each instruction.
+    targets: where each instruction jumps to, or -1; of GET_ANEXT: where an ``async for`` ends. following: where each
+    may go on; nowhere, if it raises. handlers: of each, those that take what it raises, the innermost first: its
+    exception edges. entered: where paths meet, or begin in a handler. end: the number behind the last one, when the
+    code has returned. rules, around: what a walk has looked up for each instruction.
     """
 
     instructions: tuple[Instruction, ...]
@@ -36,7 +36,14 @@ def graph(code: CodeType) -> ControlFlow:
     """Returns the control flow of a code object."""
     instructions, table = decoded(code)
     end = len(instructions)
-    targets = [int(ins.value) if ins.name in JUMPS else -1 for ins in instructions]
+    handlers: list[tuple[Handler, ...]] = [()] * end
+    for each in reversed(table):
+        for number in range(each.start, each.end):
+            handlers[number] = (each, *handlers[number])
+    targets = [
+        int(ins.value) if ins.name in JUMPS else handlers[number][0].target if ins.name == "GET_ANEXT" else -1
+        for number, ins in enumerate(instructions)
+    ]
     following: list[tuple[int, ...]] = []
     for number, (ins, target) in enumerate(zip(instructions, targets, strict=True)):
         if ins.name in RAISES:
@@ -46,10 +53,6 @@ def graph(code: CodeType) -> ControlFlow:
         else:
             falls = () if ins.name == "JUMP" else (number + 1,)
             following.append(falls if target < 0 else (*falls, target))
-    handlers: list[tuple[Handler, ...]] = [()] * end
-    for each in reversed(table):
-        for number in range(each.start, each.end):
-            handlers[number] = (each, *handlers[number])
     entered = frozenset({*(each for each in targets if each >= 0), *(each.target for each in table)})
     return ControlFlow(instructions, targets, following, handlers, entered, end, [], [])
 

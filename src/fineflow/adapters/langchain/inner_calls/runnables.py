@@ -121,7 +121,7 @@ class Runnables(Components):
             return _messages(name, *args, **named)
         if name in BATCHES and not made_here:
             return self._batch_key(name, args, named)
-        if name not in ENTRIES | STREAMS or (name in STREAMS and made_here):
+        if name not in ENTRIES | STREAMS:
             raise Stop(f"calls .{name}() of a runnable")
         given = dict(zip(("input", "config"), args, strict=False)) | dict(named)
         if "input" not in given or len(args) > 2 or not given.keys() <= {"input", "config"}:
@@ -204,7 +204,7 @@ class Runnables(Components):
         return name in STREAMS
 
     def awaits(self, name: str) -> bool:
-        return is_async(name)
+        return is_async(name) and name not in STREAMS
 
     def result(self, obj: Any, name: str) -> Any:
         while isinstance(obj, RunnableSequence | RunnableBindingBase | composition.MadeSequence):
@@ -222,6 +222,8 @@ class Runnables(Components):
 
     def inner(self, obj: Any, name: str, args: Sequence[Any], named: Mapping[str, Any]) -> Any:
         if type(obj) is composition.MadeFunction:
+            if name in STREAMS:  # it runs while the stream is read
+                raise Stop(f"calls .{name}() of a chain with a function")
             return composition.function_in(obj, name, args[0])
         if type(obj) in _MADE or _is_packaged(obj):
             return None

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead import iteration
 from fineflow.adapters.lookahead.instructions.table import rule
+from fineflow.adapters.lookahead.managers import entered
 from fineflow.adapters.lookahead.surroundings import TextFile
 from fineflow.adapters.lookahead.values import (
     HANDLED,
@@ -19,6 +20,7 @@ from fineflow.adapters.lookahead.values import (
     Progress,
     Stop,
     TaskGroup,
+    unknown,
 )
 from fineflow.adapters.python.bytecode import Instruction
 
@@ -72,6 +74,25 @@ def _next(f: Frame, ins: Instruction) -> None:
         f.split((f.at, [*f.stack, other]), (f.target, f.stack[:-1]))
     else:
         f.push(value)
+
+
+@rule("GET_AITER")
+def _iterate_async(f: Frame, ins: Instruction) -> None:
+    if not unknown(f.stack[-1]):
+        raise Stop(f"iterates over a {type(f.stack[-1]).__name__}")
+
+
+@rule("GET_ANEXT")
+def _next_async(f: Frame, ins: Instruction) -> None:
+    """Goes through the body once, perhaps; what stock awaits for each element lets tasks begin."""
+    f.walk.tasks.begin()
+    other = f.walk.aliases.part(f.stack[-1])
+    f.split((f.at, [*f.stack, Awaited(other)]), (f.target, [*f.stack, UNKNOWN]))
+
+
+@rule("END_ASYNC_FOR")
+def _end_async_for(f: Frame, ins: Instruction) -> None:
+    f.pops(2)
 
 
 @rule("RETURN_VALUE")
@@ -144,17 +165,21 @@ def _enter(f: Frame, ins: Instruction) -> None:
     if manager is SWALLOWS:
         f.stack += [SWALLOWS, None]
         return
-    if manager is not INERT and not isinstance(manager, Progress | TextFile):
-        raise Stop(f"enters a {type(manager).__name__}")
-    f.stack += [INERT, manager]  # its exit, and what it returns
+    if manager is INERT or isinstance(manager, Progress | TextFile):
+        f.stack += [INERT, manager]  # its exit, and what it returns
+        return
+    for each in entered(f.walk, manager, later=False):
+        f.push(each)
 
 
 @rule("BEFORE_ASYNC_WITH")
 def _aenter(f: Frame, ins: Instruction) -> None:
     manager = f.pop()
-    if manager is not INERT and not isinstance(manager, TaskGroup):
-        raise Stop(f"enters a {type(manager).__name__}")
-    f.stack += [INERT if manager is INERT else Method(manager, "__aexit__"), Awaited(manager)]
+    if manager is INERT or isinstance(manager, TaskGroup):
+        f.stack += [INERT if manager is INERT else Method(manager, "__aexit__"), Awaited(manager)]
+        return
+    for each in entered(f.walk, manager, later=True):
+        f.push(each)
 
 
 @rule("WITH_EXCEPT_START")
