@@ -1,4 +1,4 @@
-"""``with`` statements and streams in functions: calls behind them start early, and what they do counts."""
+"""``with`` statements, streams and text splitters in functions: calls behind them start early; what they do counts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import pytest
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_text_splitters import CharacterTextSplitter, RecursiveCharacterTextSplitter
 
 import fineflow
 from fineflow.testing import virtual_threads
@@ -241,6 +242,54 @@ def test_calls_behind_start_at_once(func: Callable[[str], Any], capsys: pytest.C
     assert (mine, sent) == (stock, asked)
     assert took == pytest.approx(2.0, abs=0.1)
     assert seconds < 1.2
+
+
+# --- text splitters -------------------------------------------------------------------------------------------------
+
+TEXT = "one two three four. " * 8
+SPLITTER = RecursiveCharacterTextSplitter(chunk_size=40, chunk_overlap=0)
+
+
+def a_splitter_made_here(text: str) -> Any:
+    splitter = RecursiveCharacterTextSplitter(chunk_size=40, chunk_overlap=0)
+    return [ask(part) for part in splitter.split_text(TEXT)]
+
+
+def documents_split(text: str) -> Any:
+    found = CharacterTextSplitter(separator=". ", chunk_size=20, chunk_overlap=0).create_documents([TEXT], [{"n": 1}])
+    return [(ask(each.page_content), each.metadata) for each in found]
+
+
+def a_splitter_with_a_function(text: str) -> Any:
+    splitter = RecursiveCharacterTextSplitter(chunk_size=40, chunk_overlap=0, length_function=lambda part: len(part))
+    return [ask(part) for part in splitter.split_text(TEXT)]
+
+
+def a_splitter_that_is_changed(text: str) -> Any:
+    splitter = RecursiveCharacterTextSplitter(chunk_size=900, chunk_overlap=0)
+    splitter._chunk_size = 40
+    return [ask(part) for part in splitter.split_text(TEXT)]
+
+
+def an_answer_that_is_split(text: str) -> Any:
+    parts = SPLITTER.split_text(ask(text) * 5)
+    return [ask(part) for part in parts], [ask(number) for number in range(3)]
+
+
+@pytest.mark.parametrize(
+    "func, seconds",
+    [
+        *((a_splitter_made_here, 1.0), (documents_split, 1.0), (a_splitter_with_a_function, 1.0)),
+        *((a_splitter_that_is_changed, 1.0), (an_answer_that_is_split, 2.0)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_all_parts_of_a_text_at_once(func: Callable[[str], Any], seconds: float) -> None:
+    stock, asked, took = observed(func, "q", optimized=False)
+    mine, sent, shorter = observed(func, "q", optimized=True)
+    assert (mine, sent) == (stock, asked)
+    assert took > 3.9
+    assert shorter == pytest.approx(seconds, abs=0.1)
 
 
 # --- what they do counts ------------------------------------------------------------------------------------------

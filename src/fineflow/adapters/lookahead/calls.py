@@ -20,10 +20,8 @@ from fineflow.adapters.lookahead.kept_results import KEEPS, kept_result
 from fineflow.adapters.lookahead.managers import Exit, managing
 from fineflow.adapters.lookahead.objects import attribute, made_of_data, make
 from fineflow.adapters.lookahead.past import AlreadyChanged
-from fineflow.adapters.lookahead.surroundings import (
-    is_config_reader,
-    own_config,
-)
+from fineflow.adapters.lookahead.reachable import attributes_of
+from fineflow.adapters.lookahead.surroundings import is_config_reader, own_config
 from fineflow.adapters.lookahead.values import (
     HELD,
     INERT,
@@ -81,6 +79,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if isinstance(func, MethodType):
         if harmless.logs(func.__self__, func.__name__):
             return _passed_by(walk, UNKNOWN, args, named)
+        if harmless.splits(func) and _is_plain(walk, func.__self__, besides="_length_function"):
+            return builtin(walk, func, args, named)
         return call(walk, func.__func__, [func.__self__, *args], named)
     if getattr(func, "__module__", "") == "logging" and getattr(func, "__name__", "") in harmless.LOG_METHODS:
         return _passed_by(walk, None, args, named)
@@ -163,6 +163,12 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
 
     later = isinstance(own, FunctionType) and inspect.iscoroutinefunction(own)
     return Coroutine(work, walk.unsure) if later else work()
+
+
+def _is_plain(walk: Walk, obj: Any, *, besides: str) -> bool:
+    """Returns True if the attributes of an object are known plain data, but for one, and nothing has changed it."""
+    held = attributes_of(obj).items()
+    return not walk.changes_part(obj) and all(walk.plain(value) for name, value in held if name != besides)
 
 
 def _is_class_method(func: MethodType) -> bool:

@@ -28,7 +28,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from enum import Enum, EnumMeta
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, get_args
 
 from fineflow.adapters.analysis.data_models import plain_model
@@ -112,6 +112,8 @@ _ELSEWHERE: tuple[tuple[str, str, Any], ...] = (
 )
 _MESSAGES = ("tool.ToolMessage", "chat.ChatMessage", "function.FunctionMessage", "modifier.RemoveMessage")
 _NAMES = frozenset(name for _, name, _ in _ELSEWHERE)
+_SPLITTERS = frozenset({"langchain_text_splitters.base", "langchain_text_splitters.character"})
+_SPLITS = frozenset({"split_text", "create_documents", "split_documents", "transform_documents"})
 PATTERNS = (re.Pattern, re.Match)
 _BARS = ("tqdm.std", "tqdm.asyncio", "tqdm.notebook", "tqdm.auto", "tqdm.rich")
 
@@ -135,6 +137,18 @@ def of_class(kind: Any, name: str) -> bool:
     if name == "get_noop_manager":  # of callbacks
         return bool(getattr(kind, "__module__", "") == "langchain_core.callbacks.manager")
     return (id(kind), name) in _METHODS or (is_bar(kind) and name == "write")
+
+
+def splits(func: MethodType) -> bool:
+    """Returns True for a method of a package's text splitter that only computes: no function of the user's measures."""
+    known = func.__name__ in _SPLITS and func.__func__.__module__ in _SPLITTERS and is_splitter(type(func.__self__))
+    length = getattr(func.__self__, "_length_function", len)
+    return known and (length is len or of_package(getattr(length, "__module__", "")))
+
+
+def is_splitter(kind: Any) -> bool:
+    """Returns True for the classes of text splitters that keep nothing of what they split."""
+    return kind.__module__ in _SPLITTERS
 
 
 def is_message(kind: Any) -> bool:

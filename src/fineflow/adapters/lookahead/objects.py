@@ -257,7 +257,7 @@ def make(walk: Walk, kind: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if harmless.factories(kind) is not None:
         return made_of_data(walk, kind, args, named)
     setup = inspect.getattr_static(kind, "__init__", None)
-    own_class = not of_package(kind.__module__)
+    own_class = not of_package(kind.__module__) or harmless.is_splitter(kind)
     plain: Any = kind.__new__ is object.__new__ and kind.__setattr__ is object.__setattr__
     plain = plain and kind.__getattribute__ is object.__getattribute__
     if not (own_class and plain and type(kind).__call__ is type.__call__):
