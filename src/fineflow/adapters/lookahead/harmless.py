@@ -143,7 +143,7 @@ def splits(func: MethodType) -> bool:
     """Returns True for a method of a package's text splitter that only computes: no function of the user's measures."""
     known = func.__name__ in _SPLITS and func.__func__.__module__ in _SPLITTERS and is_splitter(type(func.__self__))
     length = getattr(func.__self__, "_length_function", len)
-    return known and (length is len or of_package(getattr(length, "__module__", "")))
+    return known and (length is len or (isinstance(length, FunctionType) and of_package(length.__module__)))
 
 
 def is_splitter(kind: Any) -> bool:
