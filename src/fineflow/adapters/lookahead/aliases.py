@@ -18,7 +18,7 @@ from fineflow.adapters.analysis import tables
 from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.reachable import attributes_of, reachable
-from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, NULL, SCALARS, UNKNOWN, Stop, Unknown
+from fineflow.adapters.lookahead.values import FOUND, HELD, INERT, MET, NULL, SCALARS, UNKNOWN, Stop, Unknown
 
 if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
@@ -162,6 +162,15 @@ def text_of(kind: Any, *, inside: bool) -> Any:
     """
     own = kind.__repr__ if inside or kind.__str__ is object.__str__ else kind.__str__
     return None if of_package(getattr(own, "__module__", None) or "") else own
+
+
+def special_of(walk: Walk, obj: Any, name: str) -> FunctionType | None:
+    """Returns the user's function behind an operation on a known object, such as ``__len__``; None if there is none."""
+    kind = type(obj)
+    if kind in MET or of_package(kind.__module__) or walk.host.knows(obj):
+        return None
+    found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
+    return found if isinstance(found, FunctionType) and not of_package(found.__module__) else None
 
 
 @functools.lru_cache(2048)

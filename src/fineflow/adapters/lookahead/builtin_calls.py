@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.lookahead.aliases import special_of
 from fineflow.adapters.lookahead.data_calls import builtin
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
@@ -64,6 +65,8 @@ def _length(walk: Walk, args: list[Any], named: Named) -> Any:
     if not walk.whole(value):
         walk.touch(value)
         return UNKNOWN
+    if (own := special_of(walk, value, "__len__")) is not None:
+        return walk.call(own, [value], {})
     if type(value) not in _SIZED:
         raise Stop(f"takes the length of a {type(value).__name__}")
     return len(value)

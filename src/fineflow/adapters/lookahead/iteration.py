@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import EnumMeta
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.data_models import plain_enum
+from fineflow.adapters.lookahead.aliases import special_of
 from fineflow.adapters.lookahead.surroundings import TextFile, as_data
 from fineflow.adapters.lookahead.values import NULL, UNKNOWN, Lazy, Progress, Stop, unknown
 
@@ -161,6 +163,8 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
     value = as_data(value)
     if isinstance(value, Lazy):
         return drained(walk, value)
+    if (own := special_of(walk, value, "__iter__")) is not None and walk.whole(value):
+        return elements(walk, _begun(walk, value, own))
     if not walk.whole(value):
         walk.touch(value)
         return None
@@ -187,10 +191,20 @@ def iterator(walk: Walk, value: Any) -> Any:
         return value
     if type(value) is range:
         return walk.own(iter(value))
+    if (own := special_of(walk, value, "__iter__")) is not None and walk.whole(value):
+        return iterator(walk, _begun(walk, value, own))
     found = elements(walk, value)
     if found is None:
         return value if unknown(value) else walk.aliases.one_of(UNKNOWN, value)
     return walk.own(iter(value if type(value) is list else found))
+
+
+def _begun(walk: Walk, value: Any, own: FunctionType) -> Any:
+    """Returns what the user's ``__iter__`` returns: an iterator of Python's, as one of the user's ends the walk."""
+    found = walk.call(own, [value], {})
+    if not (isinstance(found, Lazy) or unknown(found) or type(found) in ITERATORS):
+        raise Stop(f"iterates over a {type(value).__name__}")
+    return found
 
 
 def following(walk: Walk, source: Any) -> Any:

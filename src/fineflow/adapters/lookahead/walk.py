@@ -13,7 +13,7 @@ import wrapt
 
 from fineflow.adapters.analysis.tables import is_plain
 from fineflow.adapters.core.installers import of_package
-from fineflow.adapters.lookahead.aliases import Aliases, compared, has_code
+from fineflow.adapters.lookahead.aliases import Aliases, compared, has_code, special_of
 from fineflow.adapters.lookahead.calls import call
 from fineflow.adapters.lookahead.frame import Frame, arguments
 from fineflow.adapters.lookahead.iteration import Generator
@@ -356,6 +356,12 @@ class Walk:
         kind = type(value)
         if kind in SCALARS or kind in _CONTAINERS or kind is frozenset:
             return bool(value)
+        for name in ("__bool__", "__len__"):
+            if (own := special_of(self, value, name)) is not None:
+                found = self.call(own, [value], {})
+                if type(found) in SCALARS:
+                    return bool(found)
+                break
         if _tests_itself(kind):
             raise Stop(f"tests the truth of a {kind.__name__}")
         return True

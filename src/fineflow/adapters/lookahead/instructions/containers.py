@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.lookahead import data_calls, iteration
+from fineflow.adapters.lookahead.aliases import special_of
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data
 from fineflow.adapters.lookahead.values import INERT, SCALARS, UNKNOWN, Stop, unknown
@@ -150,6 +151,8 @@ def _item(f: Frame, container: Any, key: Any) -> Any:
     walk, container = f.walk, as_data(container)
     if type(container) is EnumMeta and plain_enum(container):
         container = dict(container.__members__)
+    if (own := special_of(walk, container, "__getitem__")) is not None and walk.whole(container):
+        return walk.call(own, [container, key], {})
     if not walk.known(key) or not walk.whole(container):
         walk.touch(key)
         if container is INERT or not walk.whole(container):

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.lookahead import data_calls, iteration
+from fineflow.adapters.lookahead.aliases import special_of
 from fineflow.adapters.lookahead.instructions.table import rule
 from fineflow.adapters.lookahead.surroundings import as_data, as_date
 from fineflow.adapters.lookahead.values import INERT, NOW, TODAY, UNKNOWN, Lazy, Stop, unknown
@@ -118,6 +119,10 @@ def _contains(f: Frame, ins: Instruction) -> None:
     if isinstance(container, Lazy):
         container = f.walk.aliases.one_of(UNKNOWN, iteration.rest(f.walk, container))
     container = as_data(container)
+    if (own := special_of(f.walk, container, "__contains__")) is not None and f.walk.whole(container):
+        found = f.walk.call(own, [container, part], {})
+        f.push(f.walk.truth(found) is not bool(ins.arg) if f.walk.whole(found) else UNKNOWN)
+        return
     if type(container) is dict and f.walk.whole(container) and (f.walk.owns(container) or not f.walk.known(container)):
         # its values do not count
         container = f.walk.own(tuple(container))
@@ -165,6 +170,10 @@ def _format(f: Frame, ins: Instruction) -> None:
     if (value is NOW or value is TODAY) and not conversion:
         f.push(as_date(value, spec))
         return
+    kind: Any = type(value)
+    plainly = conversion < 2 and kind.__format__ is object.__format__ and f.walk.whole(value)
+    if plainly and (own := special_of(f.walk, value, "__str__")) is not None:
+        value = f.walk.call(own, [value], {})
     if not f.walk.known(value) or unknown(spec):
         data_calls.as_printed(f.walk, value, inside=conversion > 1)
         f.walk.touch(value)

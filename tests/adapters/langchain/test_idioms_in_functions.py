@@ -1,4 +1,4 @@
-"""``with`` statements, streams and text splitters in functions: calls behind them start early; what they do counts."""
+"""``with``, streams, own containers, text splitters: calls behind them start early, and what they do counts."""
 
 from __future__ import annotations
 
@@ -228,9 +228,73 @@ async def streams_in_helpers(q: str) -> Any:
     return await asyncio.gather(collected("a"), collected("c")), await aask("b " + q)
 
 
+# --- containers of the user's own --------------------------------------------------------------------------------
+
+
+class History:
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    def add(self, text: str) -> None:
+        self.messages.append(text)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.messages
+
+    def __getitem__(self, at: Any) -> Any:
+        return self.messages[at]
+
+    def __contains__(self, text: object) -> bool:
+        return text in self.messages
+
+    def __str__(self) -> str:
+        return "; ".join(self.messages)
+
+
+class Registry:
+    def __init__(self, **kept: Any) -> None:
+        self.kept = kept
+
+    def __getitem__(self, name: str) -> Any:
+        return self.kept[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kept)
+
+    def __bool__(self) -> bool:
+        return len(self.kept) > 1
+
+
+PROMPTS = Registry(a="first {}", b="second {}")
+
+
+def of_a_history(q: str) -> Any:
+    history = History()
+    history.add(q)
+    a = ask(f"{history} {len(history)}")
+    if history and q in history and history[0] == q:
+        return a, ask(f"{history} {history[-1]}"), [*history]
+    return a
+
+
+def of_a_registry(q: str) -> Any:
+    return [ask(PROMPTS[name].format(q)) for name in PROMPTS] if PROMPTS else []
+
+
+def of_an_answer_in_a_history(q: str) -> Any:
+    history = History()
+    history.add(ask("a " + q))
+    print(history)
+    return str(history), ask("b " + q)
+
+
 GAINS = (
     *(of_a_class, of_an_async_class, of_generators, of_an_async_generator, of_a_method),
     *(behind_a_lock, behind_an_async_lock, kept_by_a_hash),
+    *(of_a_history, of_a_registry, of_an_answer_in_a_history),
     *(a_stream, a_stream_in_part, a_comprehension, a_chain_made_here, a_sync_chain_made_here, streams_in_helpers),
 )
 
