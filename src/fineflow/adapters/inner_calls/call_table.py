@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fineflow.adapters.core.durations import quick
+from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.plan import Plan
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.arguments import FunctionArguments, is_declared
+from fineflow.adapters.inner_calls.calls_ahead import CallAhead, MethodAhead
 from fineflow.adapters.inner_calls.components import Components, Given
 from fineflow.adapters.inner_calls.entry_wrappers import claims_of
 from fineflow.adapters.inner_calls.found_call import FoundCall
@@ -129,7 +132,27 @@ class CallTable:
             found.met = found.walked = True
         return found
 
+    def ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
+        """Returns how a call runs ahead; None if stock has to make it."""
+        if is_declared(call.component):
+            return MethodAhead(call.component, call.args, call.named, limit)
+        part = self.part(call.component)
+        if part is None:
+            return self._components.method(call.component, call.name, call.args, call.named, limit)
+        invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
+        return self._components.ahead(part, call.name, invocation)
+
+    def of_stock(self, call: FoundCall, args: Args, named: Named) -> Invocation:
+        """Returns the call of a component that has a plan, as stock makes it."""
+        part = self.part(call.component)
+        assert part is not None
+        return self._components.invocation(part, call.name, args, named, None)
+
     # --- what a call gains by itself ---------------------------------------------------------------------------------
+
+    def gained_inside(self) -> bool:
+        """Returns True if a call that ran ahead gained inside itself, not beside another one."""
+        return any(call.ahead is not None and call.taken and self.gains(call) for call in self.calls)
 
     def gains(self, call: FoundCall) -> bool:
         """Returns True if a call gains by itself, as an optimized object would.

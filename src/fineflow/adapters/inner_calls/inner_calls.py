@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -22,7 +21,6 @@ from typing import Any, ClassVar
 
 from fineflow.adapters.core.claiming import Claiming
 from fineflow.adapters.core.durations import QUICK, observe
-from fineflow.adapters.core.invocation import Invocation
 from fineflow.adapters.core.trust import has_as
 from fineflow.adapters.inner_calls.arguments import LOST, is_declared
 from fineflow.adapters.inner_calls.bounds import Bounds
@@ -34,13 +32,13 @@ from fineflow.adapters.inner_calls.finder import CallFinder
 from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import ComponentFactory
 from fineflow.adapters.inner_calls.made_components import MadeComponents
-from fineflow.adapters.inner_calls.own_runs import LEFT_TO_STOCK
+from fineflow.adapters.inner_calls.own_runs import LEFT_TO_STOCK, is_call_of
 from fineflow.adapters.inner_calls.run_figures import RunFigures
 from fineflow.adapters.inner_calls.vectors_ahead import VectorsAhead
 from fineflow.adapters.inner_calls.walk_costs import learn, skips
 from fineflow.adapters.lookahead import UNKNOWN
 from fineflow.adapters.lookahead.values import Args, Named
-from fineflow.declare import active, undeclared
+from fineflow.declare import active
 from fineflow.options import Options
 from fineflow.runtime.call import written
 from fineflow.runtime.call.values import Failed
@@ -221,7 +219,7 @@ class InnerCalls(CallsAhead):
         loop = self._loop if self._components.awaits(call.name) else engine_loop_if_any()
         if loop is None:
             return
-        ahead = self._ahead(call, self._bounds.limit(loop))
+        ahead = self._table.ahead(call, self._bounds.limit(loop))
         call.begins()
         if ahead is None:
             return
@@ -232,15 +230,6 @@ class InnerCalls(CallsAhead):
         call.ahead = ahead  # before it starts: it may have its result at once
         if not ahead.start(loop, self._context.copy(), partial(self._finished, call, ahead)):
             call.ahead = None
-
-    def _ahead(self, call: FoundCall, limit: asyncio.Semaphore | None) -> CallAhead | None:
-        if is_declared(call.component):
-            return MethodAhead(call.component, call.args, call.named, limit)
-        part = self._table.part(call.component)
-        if part is None:
-            return self._components.method(call.component, call.name, call.args, call.named, limit)
-        invocation = self._components.invocation(part, call.name, call.args, call.named, limit)
-        return self._components.ahead(part, call.name, invocation)
 
     def _finished(self, call: FoundCall, ahead: CallAhead, value: Any) -> None:
         """Takes the result of a call that ran ahead. On its loop."""
@@ -284,7 +273,7 @@ class InnerCalls(CallsAhead):
         these are, its call is under way, and none of them. Nor is that of a base class, which ``super()`` calls: what
         runs ahead would run the one around it once more.
         """
-        if self._runs(own) or not has_as(component, name, own):
+        if is_call_of(self._func, own) or not has_as(component, name, own):
             return None
         with self._lock:
             if self._due:  # stock already has the result that the next walk is for
@@ -305,17 +294,6 @@ class InnerCalls(CallsAhead):
                 return found
             except Exception:  # arguments that no walk understands, or that the component itself will refuse
                 return None
-
-    def _runs(self, method: Any) -> bool:
-        if is_declared(method):
-            return undeclared(getattr(self._func, "__func__", self._func)) is method
-        func, of = getattr(self._func, "__func__", None), getattr(method, "__func__", None)
-        return (
-            func is not None
-            and of is not None
-            and method.__self__ is self._func.__self__
-            and inspect.unwrap(of) is inspect.unwrap(func)
-        )
 
     def _alone(self, call: FoundCall) -> None:
         """Runs a call that no walk has found in time as an optimized object would, if it gains by itself."""
@@ -342,7 +320,7 @@ class InnerCalls(CallsAhead):
                 self._observe(call, ahead=False)
             else:
                 asked = now()
-                value = call.ahead.stock(partial(self._of_stock, call, args, named))
+                value = call.ahead.stock(partial(self._table.of_stock, call, args, named))
                 value = self._taken(call, value, asked, args, named)
                 if value is LOST:
                     value = own(*args, **named)
@@ -358,7 +336,7 @@ class InnerCalls(CallsAhead):
                 self._observe(call, ahead=False)
             else:
                 asked = now()
-                value = await call.ahead.astock(partial(self._of_stock, call, args, named))
+                value = await call.ahead.astock(partial(self._table.of_stock, call, args, named))
                 value = self._taken(call, value, asked, args, named)
                 if value is LOST:
                     value = await own(*args, **named)
@@ -382,11 +360,6 @@ class InnerCalls(CallsAhead):
         elif is_declared(call.component):
             LEFT_TO_STOCK.add(call.component)
         return value
-
-    def _of_stock(self, call: FoundCall, args: Args, named: Named) -> Invocation:
-        part = self._table.part(call.component)
-        assert part is not None
-        return self._components.invocation(part, call.name, args, named, None)
 
     def _made(self, call: FoundCall, value: Any) -> None:
         call.failed, call.ended = False, call.ended or now()  # what ran ahead may have failed
@@ -417,10 +390,6 @@ class InnerCalls(CallsAhead):
         if not (self.starts and self._walked):
             return
         with suppress(Exception):  # of a component that changes: it is stock's to report
-            gained = bool(self._table.calls) and self._saved < self._walked and self._gained_inside()
+            gained = bool(self._table.calls) and self._saved < self._walked and self._table.gained_inside()
             learn(self._func, walked=self._walked, saved=inf if gained else self._saved)
         self._walked = 0.0
-
-    def _gained_inside(self) -> bool:
-        """Returns True if a call that ran ahead gained inside itself, not beside another one."""
-        return any(call.ahead is not None and call.taken and self._table.gains(call) for call in self._table.calls)

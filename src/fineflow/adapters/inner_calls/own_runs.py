@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import weakref
 from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
-from fineflow.adapters.inner_calls.arguments import comparable
+from fineflow.adapters.inner_calls.arguments import comparable, is_declared
 from fineflow.adapters.inner_calls.components import Components
 from fineflow.adapters.lookahead.reachable import reachable
 from fineflow.adapters.lookahead.scan import scan
+from fineflow.declare import undeclared
 
 LEFT_TO_STOCK: weakref.WeakSet[FunctionType] = weakref.WeakSet()
 """Declared functions whose results cannot be given to stock (``arguments.LOST``), so that it makes all calls itself."""
@@ -27,6 +29,16 @@ _OF_A_RUN = frozenset(
     }
 )
 _TRACED = "__langsmith_traceable__"  # on what langsmith's ``traceable`` returns (langsmith 0.15)
+
+
+def is_call_of(func: Any, method: Any) -> bool:
+    """Returns True if a method of a component, or a declared function, is this function itself."""
+    if is_declared(method):
+        return undeclared(getattr(func, "__func__", func)) is method
+    own, of = getattr(func, "__func__", None), getattr(method, "__func__", None)
+    if own is None or of is None or method.__self__ is not func.__self__:
+        return False
+    return inspect.unwrap(of) is inspect.unwrap(own)
 
 
 def needs_its_run(functions: Sequence[Any]) -> str:

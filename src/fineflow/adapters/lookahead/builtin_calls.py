@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.aliases import special_of
-from fineflow.adapters.lookahead.data_calls import builtin
+from fineflow.adapters.lookahead.data_calls import builtin, hashed
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
 from fineflow.adapters.lookahead.surroundings import TextFile, as_date, made_path, of_file, opened
@@ -36,7 +36,6 @@ from fineflow.adapters.lookahead.values import (
     UNKNOWN,
     Awaited,
     Coroutine,
-    Digest,
     Lazy,
     Named,
     Partial,
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
     from fineflow.adapters.lookahead.walk import Walk
 
 _SIZED = frozenset({str, bytes, int, float, bool, list, tuple, dict, set, frozenset, type(None), range})
-_HASHED = 100  # bytes that are hashed in the time of one instruction
 
 
 def _sequence(kind: type, walk: Walk, args: list[Any], named: Named) -> Any:
@@ -334,14 +332,6 @@ def _no_context(walk: Walk, args: list[Any], named: Named) -> Any:
     return INERT
 
 
-def _hashed(make: Callable[..., Any], walk: Walk, args: list[Any], named: Named) -> Any:
-    if len(args) == 1 and type(args[0]) is bytes and all(map(walk.plain, named.values())):
-        walk.spend(len(args[0]) // _HASHED)
-        return Digest(make(args[0], **named))
-    walk.touch(*args, *named.values())
-    return INERT
-
-
 def _iterated(walk: Walk, args: list[Any], named: Named) -> Any:
     if len(args) != 1:
         raise Stop("calls iter with a function")
@@ -389,7 +379,7 @@ SPECIAL: dict[int, Callable[[Walk, list[Any], Named], Any]] = {
     id(builtins.iter): _iterated,
     id(functools.reduce): _reduced,
     id(contextlib.nullcontext): _no_context,
-    **{id(make): partial(_hashed, make) for make in (hashlib.md5, hashlib.sha1, hashlib.sha256, hashlib.sha512)},
+    **{id(make): partial(hashed, make) for make in (hashlib.md5, hashlib.sha1, hashlib.sha256, hashlib.sha512)},
     id(copy.copy): partial(_copy, copy.copy),
     id(copy.deepcopy): partial(_copy, copy.deepcopy),
     id(dataclasses.replace): _replaced,

@@ -60,6 +60,7 @@ _ERRORS: dict[Any, tuple[type[Exception], ...]] = {
     **dict.fromkeys(("format", "format_map"), (KeyError, IndexError, ValueError, AttributeError)),
 }
 _OF_TEXT = frozenset(name for name, value in tables.READERS.items() if value == SCALAR)
+_HASHED = 100  # bytes that are hashed in the time of one instruction
 _CHARACTERS = 256  # of a text that count as one instruction
 _PARSED = 32  # the same, where they are parsed or searched
 
@@ -196,6 +197,15 @@ def _fill_in(walk: Walk, name: str, args: list[Any], named: Named) -> None:
 
 def _calls(value: Any) -> bool:
     return isinstance(value, Local | Method | Partial | FunctionType | MethodType | functools.partial)
+
+
+def hashed(make: Callable[..., Any], walk: Walk, args: list[Any], named: Named) -> Any:
+    """Calls a function of ``hashlib``."""
+    if len(args) == 1 and type(args[0]) is bytes and all(map(walk.plain, named.values())):
+        walk.spend(len(args[0]) // _HASHED)
+        return Digest(make(args[0], **named))
+    walk.touch(*args, *named.values())
+    return INERT
 
 
 def _of_hash(owner: Digest, name: str, args: list[Any]) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fineflow.cost_model.forecast import remaining
@@ -40,6 +40,23 @@ class Dependencies:
     by_stock: frozenset[str]
     spent: Mapping[str, tuple[str, ...]]
     conditional: tuple[tuple[Primitive, tuple[str, ...]], ...]
+
+    def freed(self, graph: Graph, constant: Callable[[Ref], bool]) -> frozenset[tuple[str, Need]]:
+        """Returns the order edges that fall away, as pairs of a primitive and a step for which it does not wait.
+
+        They lead to steps that could only change mutable values. constant: True for a value that is none.
+        """
+        return frozenset(
+            (p.name, name)
+            for p, names in self.conditional
+            if all(constant(ref) for ref in p.args.values() if ref.name in graph.inputs)
+            for name in names
+        )
+
+    def awaited(self, name: str) -> bool:
+        """Returns True if a primitive waits for another one, or for a part of its value."""
+        needs = self.followers.keys() if name not in self.followers else (name,)
+        return any((each if isinstance(each, str) else each[0]) == name for each in needs)
 
 
 def dependencies(graph: Graph) -> Dependencies:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from types import CoroutineType
 from typing import Any
@@ -23,7 +23,7 @@ from fineflow.runtime.call.own_time import own_seconds
 from fineflow.runtime.call.query import Call as Call
 from fineflow.runtime.call.query import LeftToStock, Slot
 from fineflow.runtime.call.streams import Stream
-from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamp, Stamps, Warmed
+from fineflow.runtime.call.trace import JOINED, LEFT, STOCK, Stamps, Warmed
 from fineflow.runtime.call.values import Failed as Failed
 from fineflow.runtime.call.values import Values, described
 from fineflow.runtime.call.work import Start, Work, produce
@@ -51,20 +51,8 @@ class Execution(Values):
     """
 
     __slots__ = (
-        "_edges",
-        "_finished",
-        "_freed",
-        "_missing",
-        "_open",
-        "_ready",
-        "_remaining",
-        "_running",
-        "_stamps",
-        "_unended",
-        "_waking",
-        "beyond",
-        "call",
-        "level",
+        *("_edges", "_finished", "_freed", "_missing", "_open", "_ready", "_remaining", "_running", "_stamps"),
+        *("_unended", "_waking", "beyond", "call", "level"),
     )
 
     def __init__(
@@ -87,7 +75,9 @@ class Execution(Values):
         self._missing = dict(self._edges.missing)
         self._open = self._edges.count  # primitives that are not over yet
         self._unended = None if finished is None else set(self._edges.ending)
-        self._freed = self._free() if self._edges.conditional else frozenset()
+        self._freed = self._edges.freed(graph, self.constant)
+        for freed, _ in self._freed:
+            self._missing[freed] -= 1
         for name in late:
             for p in self._edges.followers.get(name, ()):
                 self._missing[p.name] += 1
@@ -110,18 +100,6 @@ class Execution(Values):
             if not self._missing[p.name]:
                 self._start_later(p)
         self._drain()
-
-    def _free(self) -> frozenset[tuple[str, Need]]:
-        """Drops the order edges to steps that could only change mutable values, where all values are constants.
-
-        Returns them, as pairs of a primitive and a step that it no longer waits for.
-        """
-        freed = set[tuple[str, Need]]()
-        for p, names in self._edges.conditional:
-            if all(self.constant(ref) for ref in p.args.values() if ref.name in self.graph.inputs):
-                self._missing[p.name] -= len(names)
-                freed.update((p.name, name) for name in names)
-        return frozenset(freed)
 
     def _start_later(self, p: Primitive) -> None:
         if self._ready is None:
@@ -354,7 +332,8 @@ class Execution(Values):
     def _produce(self, p: Primitive, entry: Entry, start: Start, in_slot: bool) -> None:
         entry.worker = Side.GRAPH
         try:
-            entry.task = self._task(produce(self, p, entry, start, in_slot), p, self._stamps.at(p.name))
+            work = produce(self, p, entry, start, in_slot)
+            entry.task = self.call.task(work, *self._when(p), p.name, self._stamps.at(p.name))
         except BaseException as error:  # no task will do the work: its waiters must not wait forever
             entry.worker = None
             entry.fail(error)
@@ -392,10 +371,6 @@ class Execution(Values):
         slot = self.call.slot(None, limited_component(p.component)) if in_slot else None
         return self.call.spawn(work, level, path=path, slot=slot, name=p.name, stamp=stamp)
 
-    def _task(self, work: Coroutine[Any, Any, None], p: Primitive, stamp: Stamp) -> asyncio.Task[None]:
-        level, path = self._when(p)
-        return self.call.task(work, level, path, p.name, stamp)
-
     def _when(self, p: Primitive) -> tuple[int, float]:
         """Returns the depth of ``p`` and the predicted seconds to the end of the call."""
         return self.level + p.depth, self.beyond + self._remaining[p.name][0]
@@ -409,9 +384,7 @@ class Execution(Values):
 
     def needed(self, p: Primitive) -> bool:
         """Returns True if anything in the graph waits for the end of a primitive."""
-        needs = self._edges.followers.keys() if p.name not in self._edges.followers else (p.name,)
-        waited = any((each if isinstance(each, str) else each[0]) == p.name for each in needs)
-        return waited or (self._finished is not None and p.name in self._edges.ending)
+        return self._edges.awaited(p.name) or (self._finished is not None and p.name in self._edges.ending)
 
     def within(self, p: Primitive, body: Graph, given: Mapping[str, Any], done: Callable[[Any], None]) -> None:
         """Runs a body of ``p`` with these inputs. Its other inputs follow when those arguments of ``p`` are known."""
