@@ -542,8 +542,8 @@ FOUND: dict[str, tuple[Any, list[Any], str]] = {
     ),
     "extends a known list": (
         extends_a_known_list,
-        [],
-        "iterates over a Yields",
+        ["behind"],
+        "",
     ),
     "extends its argument": (
         extends_its_argument,
