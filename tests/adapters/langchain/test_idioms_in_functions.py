@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import inspect
+import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -356,6 +357,35 @@ def test_all_parts_of_a_text_at_once(func: Callable[[str], Any], seconds: float)
     assert shorter == pytest.approx(seconds, abs=0.1)
 
 
+class Counted(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        LOG.append(record.getMessage())
+
+
+def parts_that_are_too_long(text: str) -> Any:
+    splitter = CharacterTextSplitter(separator=". ", chunk_size=5, chunk_overlap=0)
+    return [ask(part) for part in splitter.split_text("one two three. four five six. seven")], ask("more")
+
+
+def texts_without_a_length(text: str) -> Any:
+    try:
+        found = [each.page_content for each in SPLITTER.create_documents(LOG.append(t) or t for t in [TEXT])]  # type: ignore
+    except TypeError:
+        found = ["none"]
+    return [ask(each) for each in found], ask(len(LOG))
+
+
+@pytest.mark.parametrize("func", [parts_that_are_too_long, texts_without_a_length], ids=lambda func: func.__name__)
+def test_a_splitter_warns_and_fails_once(func: Callable[[str], Any]) -> None:
+    counted, logger = Counted(), logging.getLogger("langchain_text_splitters.base")
+    logger.addHandler(counted)
+    try:
+        stock, mine = (observed(func, "q", optimized=optimized)[:2] for optimized in (False, True))
+    finally:
+        logger.removeHandler(counted)
+    assert mine == stock
+
+
 # --- what they do counts ------------------------------------------------------------------------------------------
 
 
@@ -469,6 +499,18 @@ def returning_in_a_generator(q: str) -> Any:
     return ask(f"behind {LOG}")
 
 
+def entered_twice(q: str) -> Any:
+    manager = finishing("a")
+    with manager:
+        a = ask("a")
+    try:
+        with manager:
+            a += ask("b")
+    except Exception as error:
+        LOG.append(type(error).__name__)
+    return a, ask("c")
+
+
 def in_a_loop(q: str) -> Any:
     out = []
     for name in ("a", "b", "c"):
@@ -507,7 +549,15 @@ async def a_loop_that_returns(q: str) -> Any:
 
 COUNT = (
     *(a_noting_class, an_ending_class, a_noting_generator, nested_handlers, an_ending_generator, a_generator_that_asks),
-    *(raising, returning, returning_in_a_generator, in_a_loop, a_stream_that_nobody_reads, a_function_in_a_stream),
+    *(
+        raising,
+        returning,
+        returning_in_a_generator,
+        entered_twice,
+        in_a_loop,
+        a_stream_that_nobody_reads,
+        a_function_in_a_stream,
+    ),
     *(a_loop_that_notes, a_loop_that_returns),
 )
 

@@ -79,7 +79,8 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if isinstance(func, MethodType):
         if harmless.logs(func.__self__, func.__name__):
             return _passed_by(walk, UNKNOWN, args, named)
-        if harmless.splits(func) and _is_plain(walk, func.__self__, besides="_length_function"):
+        lazy = any(isinstance(each, Lazy) for each in (*args, *named.values()))
+        if not lazy and harmless.splits(func) and _is_plain(walk, func.__self__, besides="_length_function"):
             return builtin(walk, func, args, named)
         return call(walk, func.__func__, [func.__self__, *args], named)
     if getattr(func, "__module__", "") == "logging" and getattr(func, "__name__", "") in harmless.LOG_METHODS:

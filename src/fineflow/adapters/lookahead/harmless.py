@@ -140,8 +140,13 @@ def of_class(kind: Any, name: str) -> bool:
 
 
 def splits(func: MethodType) -> bool:
-    """Returns True for a method of a package's text splitter that only computes: no function of the user's measures."""
-    known = func.__name__ in _SPLITS and func.__func__.__module__ in _SPLITTERS and is_splitter(type(func.__self__))
+    """Returns True for a method of ``RecursiveCharacterTextSplitter`` that only computes, without code of the user's.
+
+    Others warn of parts that are too long: a walk through their code leaves that out.
+    """
+    kind = type(func.__self__)
+    known = func.__name__ in _SPLITS and func.__func__.__module__ in _SPLITTERS
+    known = known and is_splitter(kind) and kind.__name__ == "RecursiveCharacterTextSplitter"
     length = getattr(func.__self__, "_length_function", len)
     return known and (length is len or (isinstance(length, FunctionType) and of_package(length.__module__)))
 

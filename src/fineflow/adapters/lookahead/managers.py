@@ -95,6 +95,9 @@ def _of_generator(walk: Walk, manager: Managed, later: bool) -> tuple[Any, Any]:
     """Walks through a generator function to its ``yield``; the rest of it is its end."""
     func: Local = manager.func
     code = func.code
+    if manager.entered:
+        raise Stop(f"enters once more what {code.co_name} returns")
+    manager.entered = True
     if bool(code.co_flags & inspect.CO_ASYNC_GENERATOR) != later or not code.co_flags & _GENERATORS:
         raise Stop(f"enters what {code.co_name} returns")
     frame = walk.frame(func, manager.args, manager.named)

@@ -156,12 +156,13 @@ class Digest(NamedTuple):
     of: Any
 
 
-class Managed(NamedTuple):
-    """What a call of a function under ``contextlib.contextmanager`` makes. func: a ``Local``."""
+class Managed:
+    """What a call of a function under ``contextlib.contextmanager`` makes, to be entered once. func: a ``Local``."""
 
-    func: Any
-    args: Sequence[Any]
-    named: Mapping[str, Any]
+    __slots__ = ("args", "entered", "func", "named")
+
+    def __init__(self, func: Any, args: Args, named: Named) -> None:
+        self.func, self.args, self.named, self.entered = func, args, named, False
 
 
 def unknown(value: Any) -> bool:
