@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import inspect
 import logging
 import threading
 import time
@@ -13,61 +12,19 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
+from asking_functions import CACHE, LOG, aask, ask, llm, observed
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import RunnableLambda, RunnablePassthrough
+from langchain_core.runnables import RunnablePassthrough
 from langchain_text_splitters import CharacterTextSplitter, RecursiveCharacterTextSplitter
 
-import fineflow
 from fineflow.testing import virtual_threads
-from fineflow.testing.langchain import FakeChat
 
 pytestmark = pytest.mark.skipif(not virtual_threads.available, reason="needs /proc")
 
-ASKED: list[str] = []
-LOG: list[str] = []
-LOCK, CACHE = threading.Lock(), dict[str, str]()
-
-
-class Asked(FakeChat):
-    """Fails for texts that end with "fail"."""
-
-    def answer(self, messages: Any, stop: Any = None) -> str:
-        text = messages[-1].content
-        ASKED.append(text)
-        if text.endswith("fail"):
-            raise ValueError(f"no answer to {text}")
-        return f"re {text}"
-
-
-llm = Asked(prefill=1.0)
+LOCK = threading.Lock()
 PROMPT = ChatPromptTemplate.from_template("say {x}")
 CHAIN = PROMPT | llm | StrOutputParser()
-
-
-def ask(text: Any) -> str:
-    return str(llm.invoke(str(text)).content)
-
-
-async def aask(text: Any) -> str:
-    return str((await llm.ainvoke(str(text))).content)
-
-
-def observed(func: Any, value: Any, *, optimized: bool) -> Any:
-    ASKED.clear()
-    LOG[:] = ["begun"]
-    CACHE.clear()
-    app: Any = RunnableLambda(func)
-    app = fineflow.optimize(app, strict=True, eager=True) if optimized else app
-
-    def call() -> Any:
-        try:
-            return asyncio.run(app.ainvoke(value)) if inspect.iscoroutinefunction(func) else app.invoke(value)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-
-    ran = virtual_threads.run(call)
-    return (ran.value, list(LOG), dict(CACHE)), sorted(ASKED), ran.seconds
 
 
 # --- managers -----------------------------------------------------------------------------------------------------

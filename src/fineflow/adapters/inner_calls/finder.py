@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, ClassVar
 
+from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.core.proxy import Planned
 from fineflow.adapters.inner_calls.arguments import comparable, is_declared, lasting
 from fineflow.adapters.inner_calls.call_table import CallTable
@@ -16,11 +17,12 @@ from fineflow.adapters.inner_calls.found_call import FoundCall
 from fineflow.adapters.inner_calls.fresh_components import Fresh
 from fineflow.adapters.inner_calls.own_runs import Places
 from fineflow.adapters.lookahead import UNKNOWN, Stop, Walk
+from fineflow.adapters.lookahead.aliases import text_of
 from fineflow.adapters.lookahead.objects import as_text
 from fineflow.adapters.lookahead.past import Past
 from fineflow.adapters.lookahead.reachable import held_by, holds
 from fineflow.adapters.lookahead.surroundings import Injected
-from fineflow.adapters.lookahead.values import FOUND, HELD, Args, Awaited, Coroutine, Lazy, Named
+from fineflow.adapters.lookahead.values import FOUND, HELD, MET, Args, Awaited, Coroutine, Lazy, Named
 from fineflow.declare import Declaration, name_of_call
 from fineflow.runtime.call.visits import InTheWay
 
@@ -29,6 +31,12 @@ def awaited(obj: Any, name: str, *, otherwise: bool) -> bool:
     """Returns True for methods that are coroutine functions. otherwise: of stand-ins, which have no methods."""
     method = inspect.getattr_static(type(obj), name, None)
     return inspect.iscoroutinefunction(inspect.unwrap(method)) if isinstance(method, FunctionType) else otherwise
+
+
+def _is_generated(func: FunctionType) -> bool:
+    """Returns True for the ``__repr__`` that dataclasses and the like write."""
+    made: Any = inspect.unwrap(func)
+    return bool(made.__code__.co_filename.startswith("<"))
 
 
 def shown(walk: Walk, named: Named) -> Named:
@@ -275,6 +283,8 @@ class CallFinder:
         self.met += 1
         if not sure:
             self.unsure.add(self.place)
+        for each in args:
+            self._formatted(each)
         declared = is_declared(obj)  # it touches what it names
         if not declared and self._holds_changed(obj):
             raise Stop(f"calls a {type(obj).__name__} that may hold something that was changed before")
@@ -305,6 +315,18 @@ class CallFinder:
         if not found.known and not reads_only:
             raise Stop(f"waits for a {type(obj).__name__}, which may have side effects")
         return self._value_of(found, args, named)
+
+    def _formatted(self, given: Any, depth: int = 2) -> None:
+        """Walks through what makes a text of the user's objects in an argument, as a prompt may."""
+        kind = type(given)
+        if kind in (dict, list, tuple) and depth:
+            for each in (given.values() if kind is dict else given) if self.walk.whole(given) else ():
+                self._formatted(each, depth - 1)
+        elif kind not in MET and not (of_package(kind.__module__) or self.knows(given)):
+            for own in {text_of(kind, inside=inside) for inside in (False, True)}:
+                if isinstance(own, FunctionType) and not _is_generated(own):
+                    with self.walk.perhaps():
+                        self.walk.call(own, [given], {})
 
     def _missing(self, obj: Any, name: str, args: Args, named: Named) -> Any:
         """Returns an unknown result of a component."""

@@ -28,6 +28,9 @@ _Reached = tuple[dict[int, Any] | None, list[type]]
 _NO_PARTS = SCALARS | {Unknown}
 _OF_LISTS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "[]"})
 _HARMLESS = frozenset({"__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__repr__"})
+_OPERATORS = frozenset(name for kind in (int, list, dict, str) for name, own in vars(kind).items() if callable(own))
+_OPERATORS -= {"__new__", "__init__", "__getattribute__", "__getnewargs__", "__sizeof__", "__class_getitem__"}
+_CALLED = (staticmethod, classmethod, functools.partial, functools.partialmethod, type(functools.lru_cache(len)))
 # Methods of data that walks pass by on unknown values.
 _OF_DATA = frozenset({*tables.READERS, *tables.MUTATORS, *tables.MATCH_METHODS})
 
@@ -186,7 +189,11 @@ def runs_code(kind: Any) -> bool:
                 special = name.startswith("__") and name.endswith("__") and name not in _HARMLESS
                 if (special or name in _OF_DATA) and not _generated(base, member):
                     return True
-            elif isinstance(member, property) or (hasattr(type(member), "__set__") and not _is_slot(member)):
+            elif (
+                isinstance(member, property)
+                or (hasattr(type(member), "__set__") and not _is_slot(member))
+                or (name in _OPERATORS and isinstance(member, _CALLED))
+            ):
                 return True
     return False
 

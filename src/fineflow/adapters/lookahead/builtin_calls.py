@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from fineflow.adapters.analysis import is_plain
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.aliases import special_of
-from fineflow.adapters.lookahead.data_calls import builtin, hashed
+from fineflow.adapters.lookahead.data_calls import builtin, hashed, text_by
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
 from fineflow.adapters.lookahead.objects import attribute
 from fineflow.adapters.lookahead.surroundings import TextFile, as_date, made_path, of_file, opened
@@ -64,7 +64,10 @@ def _length(walk: Walk, args: list[Any], named: Named) -> Any:
         walk.touch(value)
         return UNKNOWN
     if (own := special_of(walk, value, "__len__")) is not None:
-        return walk.call(own, [value], {})
+        found = walk.call(own, [value], {})
+        if not unknown(found) and not (type(found) is int and found >= 0):
+            raise Stop(f"takes the length of a {type(value).__name__}")
+        return found
     if type(value) not in _SIZED:
         raise Stop(f"takes the length of a {type(value).__name__}")
     return len(value)
@@ -153,13 +156,20 @@ def _sorted(walk: Walk, args: list[Any], named: Named) -> Any:
 def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
     value, kinds = args
     for each in kinds if type(kinds) is tuple else (kinds,):
-        if type(each) not in (type, ABCMeta) and not of_package(type(each).__module__):
+        own = type(each) not in (type, ABCMeta) and not of_package(type(each).__module__)
+        if own or (type(each) is ABCMeta and any(map(_hooks, each.__mro__))):
             raise Stop("tests a class with rules of its own")
     if isinstance(value, STAND_INS):
         return False if _SIZED.issuperset(kinds if type(kinds) is tuple else (kinds,)) else UNKNOWN
     if not walk.whole(value) and type(value) not in _SIZED:
         return UNKNOWN
     return isinstance(value, kinds)
+
+
+def _hooks(kind: type) -> bool:
+    """Returns True for a class of the user's that is asked which classes derive from it."""
+    known = kind.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(kind.__module__)
+    return "__subclasshook__" in vars(kind) and not known
 
 
 def _text(walk: Walk, args: list[Any], named: Named) -> Any:
@@ -169,7 +179,7 @@ def _text(walk: Walk, args: list[Any], named: Named) -> Any:
     own: Any = getattr(type(args[0]), "__str__", None) if len(args) == 1 and not named else None
     data = len(args) == 1 and (type(args[0]) in PATHS or is_plain(args[0]))
     if isinstance(own, FunctionType) and not unknown(args[0]) and not data:
-        return walk.call(own, args, {})
+        return text_by(walk, own, args[0])
     return builtin(walk, str, args, dict(named))
 
 

@@ -86,6 +86,14 @@ def as_printed(walk: Walk, value: Any, *, inside: bool = False) -> None:
         walk.touch(value)
 
 
+def text_by(walk: Walk, own: Any, value: Any) -> Any:
+    """Returns the text that a ``__str__`` of the user's makes of an object."""
+    found = walk.call(own, [value], {})
+    if type(found) is not str and not unknown(found):
+        raise Stop(f"makes a text of a {type(value).__name__}")
+    return found
+
+
 def builtin(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     """Calls a trusted function, or makes a document or message, on plain data."""
     signature = tables.FUNCTIONS[id(func)][1] if id(func) in tables.FUNCTIONS else None
@@ -296,11 +304,14 @@ def change(walk: Walk, owner: Any, name: str, args: list[Any], named: Named) -> 
         or (name not in ("append", "insert") and not whole)
         or (name in _COMPARING and not (_comparable(walk, owner) and all(map(walk.plain, args[:1]))))
         or (name == "sort" and not walk.plain(owner))
+        or (type(owner) is set and not all(map(walk.plain, args)))  # what is unknown may equal what is there
         or (name in ("extend", "update") and walk.changes.stands_in(owner) and not all(map(_is_sized, args)))
     ):
         return spoilt()
     if name in ("extend", "update"):
         args = [(elements if type(owner) is not dict else _items)(walk, each) for each in args]
+        if type(owner) is dict and not all(walk.plain(key) for each in args for key in _keys(each)):
+            return spoilt()
     walk.tries.changes(owner, *args)
     try:
         value = getattr(owner, name)(*args)
@@ -330,6 +341,11 @@ def _items(walk: Walk, value: Any) -> Any:
     if found is None or not all(type(each) in (tuple, list, str) for each in found):
         raise Stop(f"updates a dict with a {type(value).__name__}")
     return found
+
+
+def _keys(items: Any) -> list[Any]:
+    """Returns the keys of what ``_items`` returns; one that is unknown may equal one that is there."""
+    return list(items) if type(items) is dict else [pair[0] for pair in items if len(pair)]
 
 
 def _compare(walk: Walk, owner: Any, key: Any = None, reverse: Any = False) -> None:

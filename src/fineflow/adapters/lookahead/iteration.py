@@ -164,7 +164,12 @@ def elements(walk: Walk, value: Any) -> list[Any] | None:
     if isinstance(value, Lazy):
         return drained(walk, value)
     if (own := special_of(walk, value, "__iter__")) is not None and walk.whole(value):
-        return elements(walk, _begun(walk, value, own))
+        source = _begun(walk, value, own)
+        for name in ("__len__", "__length_hint__"):  # which ``list`` and the like ask first
+            if (length := special_of(walk, value, name)) is not None:
+                with walk.perhaps():
+                    walk.call(length, [value], {})
+        return elements(walk, source)
     if not walk.whole(value):
         walk.touch(value)
         return None

@@ -356,20 +356,20 @@ class Walk:
         kind = type(value)
         if kind in SCALARS or kind in _CONTAINERS or kind is frozenset:
             return bool(value)
-        for name in ("__bool__", "__len__"):
-            if (own := special_of(self, value, name)) is not None:
-                found = self.call(own, [value], {})
-                if type(found) in SCALARS:
-                    return bool(found)
-                break
-        if _tests_itself(kind):
+        name = _tests_itself(kind)
+        if name and (own := special_of(self, value, name)) is not None:
+            found = self.call(own, [value], {})
+            if type(found) is (bool if name == "__bool__" else int) and found >= 0:
+                return bool(found)
+        if name:
             raise Stop(f"tests the truth of a {kind.__name__}")
         return True
 
 
-def _tests_itself(kind: type) -> bool:
-    """Returns True if the truth of an object is found by a method."""
-    for base in kind.__mro__:  # noqa: SIM110 (once for each branch of a walk, and a generator costs more)
-        if "__bool__" in base.__dict__ or "__len__" in base.__dict__:
-            return True
-    return False
+def _tests_itself(kind: type) -> str:
+    """Returns the name of the method that finds the truth of an object; "" if there is none."""
+    for name in ("__bool__", "__len__"):
+        for base in kind.__mro__:
+            if name in base.__dict__:
+                return name
+    return ""

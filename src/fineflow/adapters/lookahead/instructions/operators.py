@@ -171,9 +171,9 @@ def _format(f: Frame, ins: Instruction) -> None:
         f.push(as_date(value, spec))
         return
     kind: Any = type(value)
-    plainly = conversion < 2 and kind.__format__ is object.__format__ and f.walk.whole(value)
+    plainly = conversion < 2 and kind.__format__ is object.__format__ and f.walk.whole(value) and spec == ""
     if plainly and (own := special_of(f.walk, value, "__str__")) is not None:
-        value = f.walk.call(own, [value], {})
+        value = data_calls.text_by(f.walk, own, value)
     if not f.walk.known(value) or unknown(spec):
         data_calls.as_printed(f.walk, value, inside=conversion > 1)
         f.walk.touch(value)
