@@ -17,6 +17,7 @@ from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnablePassthrough
 from langchain_text_splitters import CharacterTextSplitter, RecursiveCharacterTextSplitter
+from pydantic import BaseModel
 
 from fineflow.testing import virtual_threads
 
@@ -249,10 +250,26 @@ def of_an_answer_in_a_history(q: str) -> Any:
     return str(history), ask("b " + q)
 
 
+class Note(BaseModel):
+    text: str
+
+    @property
+    def short(self) -> str:
+        return self.text[:4]
+
+    def __str__(self) -> str:
+        return f"note: {self.text}"
+
+
+def of_a_model_with_a_property(q: str) -> Any:
+    note = Note(text=ask("a " + q))
+    return note.short, f"{note}", ask("b " + q)
+
+
 GAINS = (
     *(of_a_class, of_an_async_class, of_generators, of_an_async_generator, of_a_method),
     *(behind_a_lock, behind_an_async_lock, kept_by_a_hash),
-    *(of_a_history, of_a_registry, of_an_answer_in_a_history),
+    *(of_a_history, of_a_registry, of_an_answer_in_a_history, of_a_model_with_a_property),
     *(a_stream, a_stream_in_part, a_comprehension, a_chain_made_here, a_sync_chain_made_here, streams_in_helpers),
 )
 

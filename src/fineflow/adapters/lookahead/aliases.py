@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
-from fineflow.adapters.analysis import tables
+from fineflow.adapters.analysis import analyse, tables
 from fineflow.adapters.analysis.data_models import plain_enum
 from fineflow.adapters.core.installers import of_package
 from fineflow.adapters.lookahead.reachable import attributes_of, reachable
@@ -28,6 +28,7 @@ _Reached = tuple[dict[int, Any] | None, list[type]]
 _NO_PARTS = SCALARS | {Unknown}
 _OF_LISTS = frozenset({"append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "[]"})
 _HARMLESS = frozenset({"__init__", "__post_init__", "__init_subclass__", "__class_getitem__", "__repr__"})
+_HARMLESS |= {"__annotate__", "__annotate_func__"}  # Python 3.14
 _OPERATORS = frozenset(name for kind in (int, list, dict, str) for name, own in vars(kind).items() if callable(own))
 _OPERATORS -= {"__new__", "__init__", "__getattribute__", "__getnewargs__", "__sizeof__", "__class_getitem__"}
 _CALLED = (staticmethod, classmethod, functools.partial, functools.partialmethod, type(functools.lru_cache(len)))
@@ -179,23 +180,30 @@ def special_of(walk: Walk, obj: Any, name: str) -> FunctionType | None:
 @functools.lru_cache(2048)
 def runs_code(kind: Any) -> bool:
     """Returns True for classes of the user's with operators, properties or methods of data that run code."""
-    if plain_enum(kind):
-        return False
-    for base in kind.__mro__:
+    return any(True for _ in _code_of(kind))
+
+
+def changes_nothing(kind: Any) -> bool:
+    """Returns True if what ``runs_code`` is about only computes."""
+    return all(isinstance(own, FunctionType) and analyse(own).pure for own in _code_of(kind))
+
+
+def _code_of(kind: Any) -> Iterator[Any]:
+    """Yields the functions of the user's behind operators, properties and methods of data; other objects there are."""
+    for base in () if plain_enum(kind) else kind.__mro__:
         if base.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(base.__module__):
             continue
         for name, member in vars(base).items():
             if isinstance(member, FunctionType):
                 special = name.startswith("__") and name.endswith("__") and name not in _HARMLESS
                 if (special or name in _OF_DATA) and not _generated(base, member):
-                    return True
-            elif (
-                isinstance(member, property)
-                or (hasattr(type(member), "__set__") and not _is_slot(member))
-                or (name in _OPERATORS and isinstance(member, _CALLED))
+                    yield member
+            elif isinstance(member, property):
+                yield member.fget if member.fset is None else member
+            elif (hasattr(type(member), "__set__") and not _is_slot(member)) or (
+                name in _OPERATORS and isinstance(member, _CALLED)
             ):
-                return True
-    return False
+                yield member
 
 
 def compared(obj: Any) -> Iterable[Any]:
@@ -213,7 +221,8 @@ def _is_record(kind: Any) -> bool:
 def _generated(kind: type, method: FunctionType) -> bool:
     """Returns True for methods that dataclasses, attrs and named tuples write."""
     file = method.__code__.co_filename
-    return _is_record(kind) and (file == "<string>" or file.startswith("<attrs generated"))
+    own = file == "<string>" or file.startswith("<attrs generated") or method.__globals__["__name__"] == "collections"
+    return own and _is_record(kind)
 
 
 def _may_be_data(obj: Any) -> bool:
@@ -235,4 +244,4 @@ def _has_no_parts(value: Any) -> bool:
 
 
 def _is_slot(member: Any) -> bool:
-    return type(member).__name__ in ("member_descriptor", "getset_descriptor")
+    return type(member).__name__ in ("member_descriptor", "getset_descriptor", "_tuplegetter")

@@ -33,7 +33,7 @@ from typing import Any, get_args
 
 from fineflow.adapters.analysis.data_models import plain_model
 from fineflow.adapters.core.installers import if_imported, of_package
-from fineflow.adapters.lookahead.aliases import runs_code
+from fineflow.adapters.lookahead.aliases import changes_nothing
 from fineflow.adapters.lookahead.values import INERT, SWALLOWS, UNKNOWN
 
 _FACTORIES = (None, list, dict, set, str, int, float, bool)
@@ -194,7 +194,7 @@ def factories(kind: Any, around: tuple[Any, ...] = ()) -> list[FunctionType] | N
     None if making an instance may run other code of the user's, and for classes that are no enumerations, named tuples
     or pydantic models. around: the classes in whose fields it is.
     """
-    if runs_code(kind):
+    if not changes_nothing(kind):
         return None
     if isinstance(kind, EnumMeta):
         return None if any("_missing_" in vars(each) for each in kind.__mro__ if each is not Enum) else []
