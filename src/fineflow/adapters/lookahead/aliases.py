@@ -174,7 +174,7 @@ def special_of(walk: Walk, obj: Any, name: str) -> FunctionType | None:
     if kind in MET or of_package(kind.__module__) or walk.host.knows(obj):
         return None
     found = next((vars(base)[name] for base in kind.__mro__ if name in vars(base)), None)
-    return found if isinstance(found, FunctionType) and not of_package(found.__module__) else None
+    return found if isinstance(found, FunctionType) and not of_package(found.__module__ or "") else None
 
 
 @functools.lru_cache(2048)
@@ -221,7 +221,7 @@ def _is_record(kind: Any) -> bool:
 def _generated(kind: type, method: FunctionType) -> bool:
     """Returns True for methods that dataclasses, attrs and named tuples write."""
     file = method.__code__.co_filename
-    own = file == "<string>" or file.startswith("<attrs generated") or method.__globals__["__name__"] == "collections"
+    own = file == "<string>" or file.startswith("<attrs generated") or method.__globals__.get("__name__") == "collections"
     return own and _is_record(kind)
 
 
