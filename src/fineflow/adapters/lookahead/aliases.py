@@ -220,8 +220,8 @@ def _is_record(kind: Any) -> bool:
 
 def _generated(kind: type, method: FunctionType) -> bool:
     """Returns True for methods that dataclasses, attrs and named tuples write."""
-    file = method.__code__.co_filename
-    own = file == "<string>" or file.startswith("<attrs generated") or method.__globals__.get("__name__") == "collections"
+    file, module = method.__code__.co_filename, method.__globals__.get("__name__")
+    own = file == "<string>" or file.startswith("<attrs generated") or module == "collections"
     return own and _is_record(kind)
 
 
