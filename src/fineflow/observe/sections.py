@@ -1,4 +1,4 @@
-"""What is said about a plan beside its graphs: tables of rewrites, of what stays as it was, and the reasons."""
+"""Tables below a plan: its rewrites, the steps that stay as they were, and why; steps that run early."""
 
 from __future__ import annotations
 

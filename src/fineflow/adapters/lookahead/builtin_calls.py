@@ -21,7 +21,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.analysis import is_plain
-from fineflow.adapters.core.installers import of_package
+from fineflow.adapters.core.installers import of_application, of_package
 from fineflow.adapters.lookahead.aliases import special_of
 from fineflow.adapters.lookahead.data_calls import builtin, hashed, text_by
 from fineflow.adapters.lookahead.iteration import Filtered, Mapped, elements, first_that, following, iterator, rest
@@ -168,8 +168,7 @@ def _is_instance(walk: Walk, args: list[Any], named: Named) -> Any:
 
 def _hooks(kind: type) -> bool:
     """Returns True for a class of the user's that is asked which classes derive from it."""
-    known = kind.__module__.partition(".")[0] in sys.stdlib_module_names or of_package(kind.__module__)
-    return "__subclasshook__" in vars(kind) and not known
+    return "__subclasshook__" in vars(kind) and of_application(kind.__module__)
 
 
 def _text(walk: Walk, args: list[Any], named: Named) -> Any:

@@ -79,8 +79,7 @@ def call(walk: Walk, func: Any, args: list[Any], named: dict[str, Any]) -> Any:
     if isinstance(func, MethodType):
         if harmless.logs(func.__self__, func.__name__):
             return _passed_by(walk, UNKNOWN, args, named)
-        lazy = any(isinstance(each, Lazy) for each in (*args, *named.values()))
-        if not lazy and harmless.splits(func) and _is_plain(walk, func.__self__, besides="_length_function"):
+        if harmless.splits(func) and _is_computed(walk, func.__self__, (*args, *named.values())):
             return builtin(walk, func, args, named)
         return call(walk, func.__func__, [func.__self__, *args], named)
     if getattr(func, "__module__", "") == "logging" and getattr(func, "__name__", "") in harmless.LOG_METHODS:
@@ -166,10 +165,11 @@ def _as_declared(walk: Walk, func: Any, promise: Declaration, args: list[Any], n
     return Coroutine(work, walk.unsure) if later else work()
 
 
-def _is_plain(walk: Walk, obj: Any, *, besides: str) -> bool:
-    """Returns True if the attributes of an object are known plain data, but for one, and nothing has changed it."""
-    held = attributes_of(obj).items()
-    return not walk.changes_part(obj) and all(walk.plain(value) for name, value in held if name != besides)
+def _is_computed(walk: Walk, splitter: Any, given: tuple[Any, ...]) -> bool:
+    """Returns True if a text splitter has known settings, which nothing has changed, and gets no lazy iterators."""
+    if walk.changes_part(splitter) or any(isinstance(each, Lazy) for each in given):
+        return False
+    return all(walk.plain(value) for name, value in attributes_of(splitter).items() if name != "_length_function")
 
 
 def _is_class_method(func: MethodType) -> bool:

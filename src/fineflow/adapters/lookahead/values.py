@@ -151,13 +151,13 @@ class TaskGroup:
 
 
 class Digest(NamedTuple):
-    """What a function of ``hashlib`` makes of known bytes."""
+    """A hash object of ``hashlib`` over bytes that the walk knows. of: the object itself."""
 
     of: Any
 
 
 class Managed:
-    """What a call of a function under ``contextlib.contextmanager`` makes, to be entered once. func: a ``Local``."""
+    """A context manager made by ``contextlib.contextmanager``. func: its generator function. entered: it has been."""
 
     __slots__ = ("args", "entered", "func", "named")
 

@@ -133,9 +133,10 @@ class Walk:
             if not only_yields(func.code):
                 raise Stop("calls a generator function")
             streams = False
-        frame = self.frame(func, args, named)
         if flags & _COROUTINE:  # which may be walked through more than once
-            return Coroutine(lambda: self._frame(func).run(dict(frame.names)), self.unsure)
+            names = arguments(self, func, args, named)
+            return Coroutine(lambda: self._frame(func).run(dict(names)), self.unsure)
+        frame = self.frame(func, args, named)
         frame.streams = bool(streams)
         return Generator(frame) if flags & _GENERATOR and not streams else frame.run(frame.names)
 
