@@ -113,6 +113,15 @@ def test_after_calls_each_has_its_gain_in_seconds() -> None:
     assert ran.seconds == pytest.approx(1.2 - 0.7)
 
 
+def test_a_class_of_the_same_name_elsewhere_in_the_process_is_not_in_the_way() -> None:
+    elsewhere = type("OurModel", (OurModel,), {name: vars(OurModel)[name] for name in ("_generate", "_agenerate")})
+    fake = FakeChat()
+    for kind in (elsewhere, OurModel):
+        steps = {"a": ask(fake, "A {question}"), "n": note, "b": ask(kind(), "B {question}")}
+        lines = first_lines(assigned(**steps, c=ask(fake, "C {question}")))
+        assert [line for line in lines if line.startswith("Together: OurModel and `note`. ")]
+
+
 def test_a_function_in_the_way() -> None:
     fake = FakeChat()
     lines = first_lines(assigned(a=ask(fake, "A {question}"), n=note, c=ask(fake, "C {question}")))

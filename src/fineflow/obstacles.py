@@ -13,7 +13,7 @@ from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 from fineflow.adapters.core.installers import module_of, of_package
-from fineflow.adapters.core.trust import OWN_CLASS, called, own_classes
+from fineflow.adapters.core.trust import OWN_CLASS, called, noting_own_classes
 from fineflow.cost_model.costs import Costs, costs
 from fineflow.cost_model.forecast import predict
 from fineflow.declare import supposing
@@ -72,7 +72,7 @@ def advice(shown: Plan, again: Callable[[], Plan], known: Callable[[Plan], Costs
     again: makes the plan of the same object once more. known: the costs of a plan of this object; by default those that
     this process has measured.
     """
-    found = list(_obstacles(shown))[:_MOST]
+    found = list(_obstacles(shown, again))[:_MOST]
     gains = [(each, _gain(shown, [each], again, known)) for each in found]
     paying = sorted((pair for pair in gains if pair[1].pays), key=lambda pair: pair[1].rank, reverse=True)
     lines = [f"{each.said}, {each.remedy} gains: {gain}." for each, gain in paying]
@@ -122,7 +122,7 @@ def _behind(found: Sequence[Obstacle], again: Callable[[], Plan]) -> list[Obstac
     new = declared
     while new and len(found) + len(behind) < _MOST:
         with supposing(declared):
-            further = list(_obstacles(again()))
+            further = list(_obstacles(again(), again))
         more = [each for each in further if isinstance(each.declared[0], type) and each.declared[0] not in declared]
         new = [kind for each in more for kind in each.declared]
         declared, behind = [*declared, *new], [*behind, *more]
@@ -140,16 +140,22 @@ def _together(found: Sequence[Obstacle], gain: Gain) -> str:
     return f"Together: {listed}. All of them declared gain: {gain}."
 
 
-def _obstacles(shown: Plan) -> Iterator[Obstacle]:
-    """Yields the user's own classes that were not believed, and the functions that may have side effects."""
+def _obstacles(shown: Plan, again: Callable[[], Plan]) -> Iterator[Obstacle]:
+    """Yields the user's own classes that were not believed, and the functions that may have side effects.
+
+    The plan names classes; planning again meets the classes themselves, as others may have the same name.
+    """
     primitives = list(everything(shown.p_graph))
     notes = [note.reason for graph in (shown.p_graph, shown.e_graph) for note in graph.notes]
     reasons = [*(p.effects.reason for p in primitives), *notes]
     names = dict.fromkeys(
         text.partition(OWN_CLASS)[0].strip().rpartition(" ")[2].lstrip("(") for text in reasons if OWN_CLASS in text
     )
-    kinds = [kind for kind in own_classes if kind.__name__ in names]
-    for kind in sorted(kinds, key=lambda kind: [*names].index(kind.__name__)):
+    with noting_own_classes() as kinds:
+        if names:
+            again()
+    named = [kind for kind in kinds if kind.__name__ in names]
+    for kind in sorted(named, key=lambda kind: [*names].index(kind.__name__)):
         says = f"`{kind.__name__}`{_at(kind)} is a class of your own. {_IF_SO}"
         yield Obstacle((kind,), kind.__name__, says, f"fineflow.external({kind.__name__})")
     seen = set[str]()

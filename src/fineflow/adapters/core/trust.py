@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
-import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +28,22 @@ class OwnClass(NotLowered):
 
     def __init__(self, kind: type) -> None:
         super().__init__(f"{kind.__name__} {OWN_CLASS}")
-        own_classes.add(kind)
+        if (noted := _noted.get()) is not None:
+            noted[kind] = None
 
 
-own_classes: weakref.WeakSet[type] = weakref.WeakSet()
-"""Classes that were not believed so far, for ``explain``."""
+_noted: ContextVar[dict[type, None] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting_own_classes() -> Iterator[dict[type, None]]:
+    """Gives the classes that are not believed while this context is entered, in the order in which they are met."""
+    noted: dict[type, None] = {}
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
 
 
 def believed(component: Any, methods: Iterable[str], b: Builder) -> None:
