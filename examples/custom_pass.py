@@ -84,7 +84,7 @@ async def main() -> None:
         variants[f"without {out.__name__}"] = fineflow.optimize(chain, passes=others)
     times: dict[str, list[float]] = {name: [] for name in variants}
     answers = []
-    for _ in range(6):
+    for _ in range(4):
         for name, variant in variants.items():
             start = time.perf_counter()
             answers.append(await variant.ainvoke({"question": QUESTIONS[2]}))

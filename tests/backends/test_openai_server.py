@@ -290,7 +290,7 @@ def test_the_policy_of_an_engine_holds_for_what_waits_for_its_server() -> None:
 
 
 def test_options_that_the_client_has_not() -> None:
-    with pytest.raises(TypeError, match=r"there is no option warmth; options are those of .* api_key, .* timeout"):
+    with pytest.raises(TypeError, match=r"no option warmth; options are model, warm, .* api_key, .* timeout"):
         fineflow.engine("http://x/v1", warmth=True)
 
 

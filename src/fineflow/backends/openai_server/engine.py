@@ -50,7 +50,8 @@ def _check(base_url: Any, options: Mapping[str, Any], router: Any, *, priority: 
         )
     if unknown := options.keys() - _OPTIONS:
         raise TypeError(
-            f"there is no option {', '.join(sorted(unknown))}; options are those of openai.AsyncOpenAI: "
+            f"there is no option {', '.join(sorted(unknown))}; options are model, warm, priority, vllm and router, "
+            "max_requests of fineflow.engine, and those of openai.AsyncOpenAI: "
             f"{', '.join(sorted(name for name in _OPTIONS if not name.startswith('_')))}"
         )
 
