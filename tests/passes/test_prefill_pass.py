@@ -119,6 +119,53 @@ def test_the_text_before_a_repeated_variable_counts_once() -> None:
     assert "only 1 characters" in reasons(prefill(short))[0][1]
 
 
+def test_a_repeated_variable_does_not_hide_what_is_late_behind_it() -> None:
+    segments = (("text", LONG), ("variable", "topic"), ("variable", "topic"), ("variable", "context"))
+    assert reasons(prefill(graph(*segments, topic=Ref("input", "topic")))) == [
+        (True, "what comes before {context} is prefilled at once")
+    ]
+
+
+def mapped(call: Primitive, also: Ref) -> Graph:
+    """For each document that a search finds another search is made; what it finds goes into a prompt, beside ``also``.
+
+    A step of the user's is called before all that.
+    """
+    segments = (("text", LONG), ("variable", "also"), ("text", LONG), ("variable", "context"))
+    render = Primitive("prompt.render", Op.RENDER, {"key:context": Ref("more"), "key:also": Ref("also")})
+    body = Graph(
+        (
+            Primitive("more", Op.SEARCH, {"query": Ref("item")}),
+            render.with_(meta={"segments": segments}),
+            Primitive("llm.prefill", Op.PREFILL, {"prompt": Ref("prompt.render")}, engine="llm", meta={"block": 16}),
+            Primitive("llm.decode", Op.DECODE, {"cache": Ref("llm.prefill")}, engine="llm"),
+        ),
+        Ref("llm.decode"),
+        inputs=("item", "also"),
+    )
+    each = Primitive("each", Op.MAP, {"items": Ref("search"), "also": also}, body=body, after=(call.name,))
+    return Graph((Primitive("search", Op.SEARCH, {"query": Ref("input")}), call, each), Ref("each"))
+
+
+@pytest.mark.parametrize(("received", "waits"), [("input", True), ("search", False)])
+def test_a_beginning_in_a_map_waits_for_what_may_change_a_value_it_reads(received: str, waits: bool) -> None:
+    """And for no other code of the user's, which may be a guard: to prefill is not to ask."""
+    meta = {"received": (received,)}
+    call = Primitive("note", Op.CALL, {"x": Ref(received)}, {}, Effects(Effect.OPAQUE), by_stock=True, meta=meta)
+    made = prefill(mapped(call, Ref("input", "also")))
+    first = made["each/llm.partial_prefill"]
+    assert ("note" in first.after) is waits
+
+
+def test_what_is_prefilled_before_a_map_is_not_prefilled_in_it_again() -> None:
+    made = prefill(mapped(Primitive("join", Op.CALL, {"value": Ref("input")}), Ref("join")))
+    body = made["each"].body
+    assert isinstance(body, Graph)
+    ahead = [p.meta["end"] for p in made if p.op is Op.PARTIAL_PREFILL]
+    assert ahead == ["context"]
+    assert [p.name for p in body if p.op is Op.PARTIAL_PREFILL] == []
+
+
 def test_a_known_variable_behind_the_late_one_is_left_out() -> None:
     segments = (("text", LONG), ("variable", "context"), ("variable", "topic"))
     begin = prefill(graph(*segments, topic=Ref("input", "topic")))["llm.partial_prefill"]
