@@ -17,6 +17,7 @@ from fineflow.runtime.queues.held_back import HeldBack
 from fineflow.runtime.queues.own_requests import OwnCall, amade
 from fineflow.runtime.queues.rate_limits import HOLD, calls_of
 from fineflow.runtime.queues.refusals import Refusal, budgets, refusal
+from fineflow.runtime.queues.responses import listener
 from fineflow.testing import virtual
 
 
@@ -422,3 +423,10 @@ def test_a_component_that_is_gone_is_forgotten() -> None:
     assert key in rate_limits._known
     del component
     assert key not in rate_limits._known
+
+
+async def test_a_call_of_stocks_is_told_of_responses_until_it_has_begun() -> None:
+    before = listener.get()
+    call = OwnCall(Component())
+    assert call.begin(listener.get) is call
+    assert listener.get() is before

@@ -81,6 +81,19 @@ def test_steps_are_known_after_three_requests() -> None:
     assert think.program == say.program != told[0].program and not think.parent
 
 
+def test_nothing_is_known_of_steps_after_they_were_forgotten() -> None:
+    async def run() -> list[int | None]:
+        engine = Told()
+        queue = LLMQueue(engine)
+        for number in range(4):
+            if number == 3:
+                programs.forget()
+            await asyncio.create_task(call(queue, number))
+        return [each.output for each in engine.told]
+
+    assert virtual.run(run()).value == [None] * 4 + [3, None, 3, 3] + [None] * 4
+
+
 def test_the_output_is_at_most_what_is_allowed() -> None:
     async def run() -> int | None:
         engine = Told()
