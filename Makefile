@@ -39,7 +39,8 @@ EXAMPLES ?= 5000
 SEED   ?= $(shell date +%s)
 SECONDS ?= 120
 NOTEBOOK ?= langchain
-WORKERS ?= logical
+# Half as many again as cores: tests wait for threads and processes, too.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) * 3 / 2 )))
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
 

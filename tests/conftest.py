@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ settings.register_profile("any machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any machine")
 
 _imported = 0  # modules, when they were last frozen
+_tests = count()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -83,9 +85,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup() -> None:
     # Libraries live to the end. Once frozen, they are left out where tests collect garbage or count objects, which
     # would take half a second each time. Some are imported when tests are collected, others by a test; tests of
-    # benchmarks leave data that live as long.
+    # benchmarks leave data that live as long. Looking takes milliseconds, too.
     global _imported
-    if len(sys.modules) > _imported + 100 or len(gc.get_objects(generation=2)) > 100_000:
+    if len(sys.modules) > _imported + 100 or (next(_tests) % 10 == 0 and len(gc.get_objects(generation=2)) > 100_000):
         _imported = len(sys.modules)
         gc.collect()
         gc.freeze()
