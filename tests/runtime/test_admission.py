@@ -14,6 +14,7 @@ from fineflow.cost_model.costs import costs
 from fineflow.errors import BackendError, RequestError
 from fineflow.ir import Op
 from fineflow.protocols import Delta, Sampling
+from fineflow.runtime.queues import registry
 from fineflow.runtime.queues.llm_queue import LLMQueue, llm_queue_of
 from fineflow.runtime.queues.policy import (
     Policy,
@@ -325,6 +326,7 @@ def test_the_tokens_of_a_continued_answer_are_counted_once() -> None:
     deltas = virtual.run(run()).value
     assert "".join(delta.text for delta in deltas) == "one two three"
     assert [delta.finish_reason for delta in deltas].count("stop") == 1
+    assert all(delta.text or delta.tokens or delta.finish_reason for delta in deltas)  # none that says nothing
 
 
 def test_an_answer_that_would_be_another_is_not_glued_together() -> None:
@@ -431,3 +433,13 @@ def test_a_prefill_that_waits_is_overtaken_by_the_request_for_the_whole_prompt()
         assert (admission.waiting, admission.running, admission.tokens) == (0, 0, 0)
 
     virtual.run(run())
+
+
+def test_a_process_with_a_queue_admits_calls_also_where_no_component_of_ours_was_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "_in_use", False)
+    engines, _ = group()
+    assert not registry.queues_in_use()
+    llm_queue_of(engines[0])
+    assert registry.queues_in_use()
