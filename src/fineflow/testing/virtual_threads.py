@@ -36,7 +36,7 @@ _THREADS = "/proc/self/task"
 _active = threading.Lock()
 
 available = os.path.exists(f"{_THREADS}/{threading.get_native_id()}/schedstat")
-"""True if this machine reports the state of a process's threads."""
+"""True if the kernel tells what a process's threads do. Sandboxes that count no switches do not have this file."""
 
 
 class Clock:
@@ -99,6 +99,7 @@ class Clock:
 def _switches() -> int:
     """Returns how often other threads have left a CPU: what all of them do is one call, as reading /proc is not."""
     import resource  # Windows has none, and imports this module
+
     own, of_all = resource.getrusage(resource.RUSAGE_THREAD), resource.getrusage(resource.RUSAGE_SELF)
     return of_all.ru_nvcsw + of_all.ru_nivcsw - own.ru_nvcsw - own.ru_nivcsw
 
